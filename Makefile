@@ -1,30 +1,43 @@
 # mhad - one Makefile: `make help` lists the targets.
 #
-# Layers: libmha.a (core) <- libapi.a (api) <- mhad (server). Every core/kernels/*.c is compiled once per instruction set
-# (KERNEL_ISA is defined to its suffix); everything else once. Each build variant (sanitizers, other compilers) has its own
-# folder: make BUILD=build/asan SAN=address,undefined
+# Layers: libmha.a (core) <- libapi.a (api) <- libserver.a + main.o = mhad (server). Every core/kernels/*.c is compiled once per
+# instruction set (KERNEL_ISA is defined to its suffix); everything else once. Each build variant (sanitizers, other compilers)
+# has its own folder: make BUILD=build/asan SAN=address,undefined. Changed flags rebuild what they touch.
+# Every target first installs the packages it lacks (tests/tools/setup.sh; SETUP=0 skips that). V=1 shows the commands.
 
 BUILD   ?= build
-CC      ?= cc
+PREFIX  ?= /usr/local
 VERSION := 1.0.0
-ARCH    := $(shell $(CC) -dumpmachine | cut -d- -f1)
+TOOLS   := tests/tools
+# cc may not be there yet, so the machine's own name is the fallback; the two agree unless one cross-compiles.
+ARCH    := $(or $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1),$(shell uname -m))
+
+ifeq ($(MAKELEVEL)$(filter clean,$(MAKECMDGOALS))$(findstring -j,$(MAKEFLAGS)),0)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
+endif
+ifeq ($(V),1)
+Q    :=
+say   = @:
+else
+Q    := @
+say   = @printf '%-5s %s\n' $(1) $@
+endif
 
 # -std=gnu11 and -ffp-contract=fast are not a matter of taste: -std=c11 silently drops every FMA.
 STD      := -std=gnu11 -ffp-contract=fast
 WARN     := -Wall -Wextra -Wshadow -Wconversion
 OPT      ?= -O2 -g
-HARDEN   ?= -fPIE -fstack-protector-strong -D_FORTIFY_SOURCE=2 -fno-plt
-SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all,)
-ifneq ($(SAN),)
-HARDEN   := -fPIE
-endif
-WERROR   ?= $(if $(CI),-Werror,)
-CPPFLAGS += -D_GNU_SOURCE -DMHA_VERSION='"$(VERSION)"'
-ALLFLAGS  = $(STD) $(OPT) $(WARN) $(WERROR) $(HARDEN) $(SANFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP
-LDFLAGS  += -pie $(SANFLAGS) $(if $(SAN),,-Wl,-z,relro,-z,now,-z,noexecstack)
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+HARDEN   ?= $(if $(SAN),-fPIE,-fPIE -fstack-protector-strong -D_FORTIFY_SOURCE=2 -fno-plt)
+WERROR   ?= $(if $(CI),-Werror)
+override CPPFLAGS += -D_GNU_SOURCE -DMHA_VERSION='"$(VERSION)"'
+ALLFLAGS  = $(STD) $(OPT) $(WARN) $(WERROR) $(HARDEN) $(SANFLAGS) $(CPPFLAGS) $(CFLAGS) -pthread -MMD -MP
+override LDFLAGS += -pie -pthread $(SANFLAGS) $(if $(SAN),,-Wl,-z,relro,-z,now,-z,noexecstack)
 
-SERVER_LIBS := $(shell pkg-config --libs libmicrohttpd libcjson 2>/dev/null) -lpthread -lm
-TEST_LIBS   := -lcmocka $(shell pkg-config --libs libcurl libcjson 2>/dev/null) -lpthread -lquadmath -lm
+# Asked for when a recipe runs, not when the file is read: pkg-config may only just have been installed.
+SERVER_PKGS := libmicrohttpd libcjson
+SERVER_LIBS  = $(shell pkg-config --libs $(SERVER_PKGS)) -lm
+TEST_LIBS    = -lcmocka $(shell pkg-config --libs libcurl) $(if $(filter x86_64,$(ARCH)),-lquadmath)
 
 ifeq ($(ARCH),x86_64)
 ISAS := base v3 v4
@@ -42,42 +55,176 @@ endif
 CORE_SRC   := $(wildcard core/*.c)
 KERNEL_SRC := $(wildcard core/kernels/*.c)
 API_SRC    := $(wildcard api/*.c)
-SERVER_SRC := $(wildcard server/*.c)
-UNIT_SRC   := $(wildcard tests/unit/test_*.c)
+SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
 
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
-CORE_OBJ   := $(call obj,$(CORE_SRC)) $(foreach i,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(i).o,$(KERNEL_SRC)))
-API_OBJ    := $(call obj,$(API_SRC))
-SERVER_OBJ := $(call obj,$(SERVER_SRC))
-UNIT_BIN   := $(patsubst tests/unit/%.c,$(BUILD)/tests/unit/%,$(UNIT_SRC))
+KERNEL_OBJ := $(foreach i,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(i).o,$(KERNEL_SRC)))
+LIBS       := $(BUILD)/libserver.a $(BUILD)/libapi.a $(BUILD)/libmha.a
+MHAD       := $(if $(wildcard server/main.c),$(BUILD)/mhad)
+HARNESS    := $(BUILD)/tests/integration/harness.o
+UNIT_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
+INTEG_BIN  := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c))
+INTEG_SH   := $(wildcard tests/integration/test_*.sh)
+SHIM       := $(patsubst %.c,$(BUILD)/%.so,$(wildcard tests/integration/*_shim.c))
+BENCH_BIN  := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/bench_*.c))
+SOAK_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/soak/soak_*.c))
+FUZZ_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+export TEST_MHAD = $(BUILD)/mhad
+export CC
 
-all: $(BUILD)/libmha.a $(if $(SERVER_SRC),$(BUILD)/mhad)
+# ---- what people type ---------------------------------------------------------------------------------------------
 
-$(BUILD)/libmha.a: $(CORE_OBJ)
-	@rm -f $@ && ar rcs $@ $^ && echo "AR $@"
-$(BUILD)/libapi.a: $(API_OBJ)
-	@rm -f $@ && ar rcs $@ $^ && echo "AR $@"
-$(BUILD)/mhad: $(SERVER_OBJ) $(BUILD)/libapi.a $(BUILD)/libmha.a
-	@$(CC) $(LDFLAGS) -o $@ $^ $(SERVER_LIBS) && echo "LINK $@"
+all: ## build build/mhad and build/libmha.a (the default)
+all: $(BUILD)/libmha.a $(MHAD)
+
+run: ## build, start the server, print a curl line to copy (RUN_ARGS='--port 9000' passes flags)
+run: all setup-run
+	$(Q)exec $(TOOLS)/run.sh $(MHAD) $(RUN_ARGS)
+
+test: ## unit and integration tests; the last line is `N passed, N failed`
+test: $(UNIT_BIN) $(INTEG_BIN) $(SHIM) $(MHAD)
+	$(Q)$(TOOLS)/run_tests.sh $(UNIT_BIN) $(INTEG_BIN) $(INTEG_SH)
+
+unit: ## the unit tests alone (one file: make unit ONLY=number)
+unit: $(UNIT_BIN)
+	$(Q)$(TOOLS)/run_tests.sh $(if $(ONLY),$(filter %test_$(ONLY),$(UNIT_BIN)),$(UNIT_BIN))
+
+integration: ## the integration tests alone, against the real process
+integration: $(INTEG_BIN) $(SHIM) $(MHAD)
+	$(Q)$(TOOLS)/run_tests.sh $(if $(ONLY),$(filter %test_$(ONLY),$(INTEG_BIN)),$(INTEG_BIN) $(INTEG_SH))
+
+lint: ## clang-format, cppcheck, clang-tidy, shellcheck
+lint: setup-build setup-test setup-lint
+	$(Q)$(TOOLS)/lint.sh
+
+sanitize: ## the whole suite under ASan+UBSan, then under TSan
+sanitize:
+	$(Q)$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined OPT='-O1 -g' test
+	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread OPT='-O1 -g' test
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (60), corpus in tests/fuzz/corpus; fails on a finding
+fuzz: setup-build setup-fuzz
+	$(Q)$(MAKE) --no-print-directory CC=clang BUILD=build/fuzz SAN=address,undefined OPT='-O1 -g' \
+	    CFLAGS='$(CFLAGS) -fsanitize=fuzzer-no-link -DFUZZING=1' fuzz-programs
+	$(Q)$(TOOLS)/fuzz.sh build/fuzz/tests/fuzz
+
+bench: ## one table: this machine's peak, then our figures, the yardsticks', the ratios and the targets
+bench: $(BENCH_BIN) $(MHAD) setup-bench
+	$(Q)$(TOOLS)/bench.sh $(BUILD) $(BENCH_BIN)
+
+bench-peers: ## adds NumPy, PyTorch and ONNX Runtime, in a private virtual environment
+bench-peers: $(BENCH_BIN) $(MHAD) setup-bench
+	$(Q)$(TOOLS)/bench.sh --peers $(BUILD) $(BENCH_BIN)
+
+bench-start: ## start-up time and idle memory of the server
+bench-start: $(BUILD)/tests/bench/start $(MHAD)
+	$(Q)$(BUILD)/tests/bench/start
+
+soak: ## mixed load for SOAK_SECONDS (600); memory and file descriptors must stay flat
+soak: $(SOAK_BIN) $(MHAD)
+	$(Q)TEST_TIMEOUT=$$(($${SOAK_SECONDS:-600} + 300)) $(TOOLS)/run_tests.sh $(SOAK_BIN)
+
+check-fma: ## counts fused multiply-adds in the kernels' objects; a wrong -std would silently remove them
+check-fma: $(KERNEL_OBJ)
+	$(Q)$(TOOLS)/check_fma.sh $(ARCH) $(KERNEL_OBJ)
+
+number-table: ## makes api/number_table.h anew
+number-table: $(BUILD)/tests/tools/make_number_table
+	$(Q)$< > $(BUILD)/number_table.h && mv $(BUILD)/number_table.h api/number_table.h && echo "wrote api/number_table.h"
+
+image: ## the container image, by docker, podman or buildah, whichever is there and works
+image: setup-image
+	$(Q)docker/image.sh build
+
+image-test: ## runs the image read-only as its non-root user, POSTs the worked example, stops it
+image-test: image
+	$(Q)docker/image.sh test
+
+readme-test: ## runs every command of README.md
+readme-test: all setup-run setup-test
+	$(Q)$(TOOLS)/readme_test.sh
+
+install: ## into $(DESTDIR)$(PREFIX): mhad, libmha.a, mha.h, mha.pc
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m 755 $(MHAD) $(DESTDIR)$(PREFIX)/bin/mhad
+	install -m 644 $(BUILD)/libmha.a $(DESTDIR)$(PREFIX)/lib/libmha.a
+	install -m 644 core/mha.h $(DESTDIR)$(PREFIX)/include/mha.h
+	printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: mha' \
+	    'Description: multi-head attention, exact and reproducible to the bit' 'Version: $(VERSION)' \
+	    'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lmha -lm -pthread' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/mha.pc
+
+clean: ## removes build/
+	rm -rf $(BUILD)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\): ## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r t d; do \
+	    printf '  make %-14s %s\n' "$$t" "$$d"; done
+
+# ---- set-up and flags ------------------------------------------------------------------------------------------------
+
+SETUP_TARGETS := setup-build setup-run setup-test setup-lint setup-fuzz setup-image setup-bench setup-cross
+$(SETUP_TARGETS): setup-%:
+	@$(TOOLS)/setup.sh $*
+
+# Holds the flags of the last build; touched only when they change, and everything compiled depends on it.
+$(BUILD)/.flags: force
+	@mkdir -p $(@D) && printf '%s\n' '$(subst ','\'',$(CC) $(ALLFLAGS) / $(LDFLAGS))' | cmp -s - $@ || \
+	    printf '%s\n' '$(subst ','\'',$(CC) $(ALLFLAGS) / $(LDFLAGS))' > $@
+force:
+
+# ---- what gets built -------------------------------------------------------------------------------------------------
+
+$(BUILD)/libmha.a: $(call obj,$(CORE_SRC)) $(KERNEL_OBJ)
+$(BUILD)/libapi.a: $(call obj,$(API_SRC))
+$(BUILD)/libserver.a: $(call obj,$(SERVER_SRC))
+$(LIBS): $(BUILD)/.flags
+	$(call say,AR)
+	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
+
+$(MHAD): $(BUILD)/server/main.o $(LIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
 define kernel_rule
-$(BUILD)/core/kernels/%.$(1).o: core/kernels/%.c
-	@mkdir -p $$(@D) && $(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -DKERNEL_ISA=$(1) -c -o $$@ $$< && echo "CC $$@"
+$(BUILD)/core/kernels/%.$(1).o: core/kernels/%.c $(BUILD)/.flags | setup-build
+	$$(call say,CC)
+	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -DKERNEL_ISA=$(1) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call kernel_rule,$(i))))
 
-$(BUILD)/%.o: %.c
-	@mkdir -p $(@D) && $(CC) $(ALLFLAGS) -c -o $@ $< && echo "CC $@"
+$(BUILD)/%.o: %.c $(BUILD)/.flags | setup-build
+	$(call say,CC)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALLFLAGS) -c -o $@ $<
 
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(BUILD)/libapi.a $(BUILD)/libmha.a
-	@$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS) && echo "LINK $@"
+$(BUILD)/tests/%.o: tests/%.c $(BUILD)/.flags | setup-build setup-test
+	$(call say,CC)
+	$(Q)mkdir -p $(@D) && $(CC) $(ALLFLAGS) -c -o $@ $<
 
-unit: $(UNIT_BIN)
-	@set -e; for t in $(UNIT_BIN); do $$t; done
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
-clean:
-	rm -rf $(BUILD)
+$(INTEG_BIN) $(BENCH_BIN) $(SOAK_BIN) $(BUILD)/tests/bench/start: $(BUILD)/%: $(BUILD)/%.o $(HARNESS) $(LIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
-.PHONY: all unit clean
+$(BUILD)/tests/tools/make_number_table: $(BUILD)/tests/tools/make_number_table.o
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< -lm
+
+# Preloaded into the real process, so never sanitized.
+$(BUILD)/tests/integration/%_shim.so: tests/integration/%_shim.c $(BUILD)/.flags | setup-build
+	$(call say,SHIM)
+	$(Q)mkdir -p $(@D) && $(CC) $(STD) $(OPT) $(WARN) $(WERROR) $(CPPFLAGS) -fPIC -shared -o $@ $< -ldl
+
+fuzz-programs: $(FUZZ_BIN)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
+
+.PHONY: all run test unit integration lint sanitize fuzz fuzz-programs bench bench-peers \
+        bench-start soak check-fma number-table image image-test readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
+.DELETE_ON_ERROR:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
