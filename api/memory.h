@@ -20,6 +20,9 @@ struct mem_budget {
     size_t limit;             /* bytes; set once before use */
     atomic_size_t used;       /* bytes charged now */
     atomic_size_t peak;       /* most ever charged */
+    /* Tests only: asked before every allocation; true = behave as if the allocator had said no. NULL in the server. */
+    bool (*refuse)(void *refuse_arg);
+    void *refuse_arg;
 };
 
 /* True and charged, or false and nothing changed. Never overflows. */
@@ -34,6 +37,7 @@ enum mem_status {
 };
 
 struct mem_arena;
+struct mem_slot;
 
 struct mem_arena *mem_arena_new(struct mem_budget *budget); /* NULL: no memory */
 void mem_arena_free(struct mem_arena *arena);               /* NULL is fine */
@@ -49,8 +53,8 @@ struct mem_grow {
     struct mem_arena *arena;
     char *data;       /* aligned to 64; NULL while empty */
     size_t size;      /* bytes in use, set by the owner */
-    size_t capacity;  /* bytes that may be written */
-    size_t slot;      /* private: index in the arena's list of growing blocks */
+    size_t capacity;  /* bytes that may be written; all of them are charged */
+    struct mem_slot *slot; /* private: the mapping it has outgrown the arena into, or NULL */
 };
 
 /* Starts an empty one; it belongs to the arena and is freed with it. */

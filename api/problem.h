@@ -4,13 +4,16 @@
  * to application/problem+json (RFC 9457).
  *
  * Model. A `struct problem` starts as PROBLEM_NONE and latches: the first problem set stays. `detail` names the field, both
- * numbers, the rule and a way out. The table in problem.c is also the README's and OpenAPI's error table.
+ * numbers, the rule and a way out. The table in problem.c is also the README's and OpenAPI's error table. `type` is the
+ * relative reference /problems/<code>: it identifies the problem; nothing needs to be served there.
  */
 #ifndef MHA_API_PROBLEM_H
 #define MHA_API_PROBLEM_H
 
 #include <stdbool.h>
 #include <stddef.h>
+
+#include "memory.h"
 
 enum problem_code {
     PROBLEM_NONE = 0,
@@ -52,12 +55,27 @@ int problem_status(enum problem_code code);          /* 422 */
 const char *problem_name(enum problem_code code);    /* "shape_mismatch" */
 const char *problem_title(enum problem_code code);
 
+/* PROBLEM_NONE, everything else empty. Zeroed memory with position -1 is the same. */
+void problem_init(struct problem *p);
+
 /* Sets code, pointer and a printf-style detail, if none is set yet. Returns false always, so `return problem_set(...)`. */
 bool problem_set(struct problem *p, enum problem_code code, const char *pointer, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* Afterwards, on the problem just set: JSON text for the members. */
 void problem_expected(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void problem_actual(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The problem for a refused allocation of `bytes` for `what` ("The weights", "Q"): 413 with limit and size, or 503. Returns
+ * false. */
+bool problem_memory(struct problem *p, enum mem_status why, const struct mem_budget *budget, const char *pointer,
+                    size_t bytes, const char *what);
+
+/* Text for details: "/Q/0/1" (RFC 6901, `field` gets escaped), "[3,4]". All return `out`. */
+#define PROBLEM_POINTER_MAX 256
+#define PROBLEM_SHAPE_MAX   128
+size_t problem_pointer_append(char *out, size_t size, size_t at, const char *token); /* new length */
+const char *problem_pointer_index(char out[PROBLEM_POINTER_MAX], const char *field, const size_t *index, size_t rank);
+const char *problem_shape(char out[PROBLEM_SHAPE_MAX], const size_t *dim, size_t rank);
 
 /* Renders into out (always a whole JSON document; long members are cut at a UTF-8 boundary). Returns the length. Needs no
  * allocation, so that "out of memory" can be said. */

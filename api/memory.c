@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * api/memory.c - the arena, the budget and the growing blocks of api/memory.h.
+ *
+ * Model. Small things are cut from chunks got by malloc: the first chunk also holds the arena itself, so that a small request
+ * costs one malloc and one free. What is larger than LARGE gets a mapping of its own (a mem_slot remembers it). A growing block
+ * begins inside a chunk, where it can mostly be extended in place because nothing else is allocated while a tensor streams
+ * in; past LARGE it moves into a mapping that doubles its address space but is charged in steps, as it is touched:
+ * untouched pages of a private mapping cost nothing.
+ *
+ * Every byte is charged before it is asked for and given back exactly once: `arena->used` is the sum, and mem_arena_free
+ * returns it whole.
+ */
+#include "memory.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define ALIGNMENT   64u
+#define FIRST_CHUNK (32u * 1024)
+#define NEXT_CHUNK  (64u * 1024)
+#define LARGE       (48u * 1024)   /* from here on a mapping of its own */
+#define PAGE        4096u          /* granularity of charges for mappings */
+#define GROW_STEP   (256u * 1024)  /* a mapped growing block is charged in steps of this size */
+#define GROW_FIRST  512u
+
+struct mem_slot {
+    struct mem_slot *next;
+    void *base;     /* NULL once given back */
+    size_t mapped;  /* bytes of address space */
+    size_t charged; /* bytes charged to the budget */
+};
+
+struct chunk {
+    struct chunk *next;
+    size_t bytes;
+};
+
+struct mem_arena {
+    struct mem_budget *budget;
+    struct chunk *chunks; /* newest first; the oldest holds the arena */
+    struct mem_slot *slots;
+    char *at, *end; /* what is left of the newest chunk */
+    size_t used;    /* bytes charged */
+};
+
+/* ---- the budget ---- */
+
+bool mem_charge(struct mem_budget *budget, size_t bytes) {
+    size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
+    do {
+        if (bytes > budget->limit || used > budget->limit - bytes) return false;
+    } while (!atomic_compare_exchange_weak_explicit(&budget->used, &used, used + bytes, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    size_t now = used + bytes, peak = atomic_load_explicit(&budget->peak, memory_order_relaxed);
+    while (peak < now && !atomic_compare_exchange_weak_explicit(&budget->peak, &peak, now, memory_order_relaxed,
+                                                                memory_order_relaxed)) {}
+    return true;
+}
+
+void mem_uncharge(struct mem_budget *budget, size_t bytes) {
+    atomic_fetch_sub_explicit(&budget->used, bytes, memory_order_relaxed);
+}
+
+static bool refused(struct mem_budget *budget) { return budget->refuse && budget->refuse(budget->refuse_arg); }
+
+/* ---- the arena ---- */
+
+static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+static char *align_up(char *p) { return p + (-(uintptr_t)p & (ALIGNMENT - 1)); }
+
+/* A malloc'ed, charged chunk. */
+static struct chunk *chunk_new(struct mem_budget *budget, size_t bytes) {
+    if (refused(budget) || !mem_charge(budget, bytes)) return NULL;
+    struct chunk *chunk = malloc(bytes);
+    if (!chunk) {
+        mem_uncharge(budget, bytes);
+        return NULL;
+    }
+    chunk->next = NULL;
+    chunk->bytes = bytes;
+    return chunk;
+}
+
+struct mem_arena *mem_arena_new(struct mem_budget *budget) {
+    struct chunk *chunk = chunk_new(budget, FIRST_CHUNK);
+    if (!chunk) return NULL;
+    struct mem_arena *arena = (struct mem_arena *)(chunk + 1);
+    *arena = (struct mem_arena){.budget = budget,
+                                .chunks = chunk,
+                                .at = (char *)(arena + 1),
+                                .end = (char *)chunk + FIRST_CHUNK,
+                                .used = FIRST_CHUNK};
+    return arena;
+}
+
+void mem_arena_free(struct mem_arena *arena) {
+    if (!arena) return;
+    struct mem_budget *budget = arena->budget;
+    size_t used = arena->used;
+    for (struct mem_slot *slot = arena->slots; slot; slot = slot->next)
+        if (slot->base) munmap(slot->base, slot->mapped);
+    for (struct chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
+        next = chunk->next; /* the last one holds the arena */
+        free(chunk);
+    }
+    mem_uncharge(budget, used);
+}
+
+size_t mem_arena_used(const struct mem_arena *arena) { return arena->used; }
+
+/* 413 when this request alone would pass the limit, 503 when the others hold what it needs. */
+static enum mem_status arena_charge(struct mem_arena *arena, size_t bytes) {
+    if (refused(arena->budget)) return MEM_FAILED;
+    if (mem_charge(arena->budget, bytes)) {
+        arena->used += bytes;
+        return MEM_OK;
+    }
+    return bytes > arena->budget->limit - arena->used ? MEM_TOO_LARGE : MEM_BUSY;
+}
+
+enum mem_status mem_would(const struct mem_arena *arena, size_t bytes) {
+    size_t limit = arena->budget->limit, used = atomic_load_explicit(&arena->budget->used, memory_order_relaxed);
+    if (bytes > limit - arena->used) return MEM_TOO_LARGE;
+    return used <= limit && bytes <= limit - used ? MEM_OK : MEM_BUSY;
+}
+
+/* Cuts `bytes` from the newest chunk, or from a new one. */
+static void *cut(struct mem_arena *arena, size_t bytes, enum mem_status *why) {
+    char *p = align_up(arena->at);
+    if (p > arena->end || bytes > (size_t)(arena->end - p)) {
+        *why = arena_charge(arena, NEXT_CHUNK);
+        if (*why != MEM_OK) return NULL;
+        struct chunk *chunk = malloc(NEXT_CHUNK);
+        if (!chunk) {
+            mem_uncharge(arena->budget, NEXT_CHUNK);
+            arena->used -= NEXT_CHUNK;
+            *why = MEM_FAILED;
+            return NULL;
+        }
+        *chunk = (struct chunk){.next = arena->chunks, .bytes = NEXT_CHUNK};
+        arena->chunks = chunk;
+        arena->end = (char *)chunk + NEXT_CHUNK;
+        p = align_up((char *)(chunk + 1));
+    }
+    arena->at = p + bytes;
+    *why = MEM_OK;
+    return p;
+}
+
+/* A new mapping with its slot, `charge` of its bytes charged. */
+static struct mem_slot *map(struct mem_arena *arena, size_t mapped, size_t charge, enum mem_status *why) {
+    struct mem_slot *slot = cut(arena, sizeof *slot, why);
+    if (!slot) return NULL;
+    *why = arena_charge(arena, charge);
+    if (*why != MEM_OK) return NULL;
+    void *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        mem_uncharge(arena->budget, charge);
+        arena->used -= charge;
+        *why = MEM_FAILED;
+        return NULL;
+    }
+    *slot = (struct mem_slot){.next = arena->slots, .base = base, .mapped = mapped, .charged = charge};
+    arena->slots = slot;
+    return slot;
+}
+
+void *mem_alloc(struct mem_arena *arena, size_t bytes, enum mem_status *why) {
+    enum mem_status local;
+    if (!why) why = &local;
+    if (bytes > SIZE_MAX / 4) {
+        *why = MEM_TOO_LARGE;
+        return NULL;
+    }
+    if (refused(arena->budget)) {
+        *why = MEM_FAILED;
+        return NULL;
+    }
+    if (bytes <= LARGE) return cut(arena, bytes ? bytes : 1, why);
+    size_t mapped = round_up(bytes, PAGE);
+    struct mem_slot *slot = map(arena, mapped, mapped, why);
+    return slot ? slot->base : NULL;
+}
+
+char *mem_strndup(struct mem_arena *arena, const char *text, size_t length) {
+    char *copy = length < SIZE_MAX / 4 ? mem_alloc(arena, length + 1, NULL) : NULL;
+    if (!copy) return NULL;
+    memcpy(copy, text, length);
+    copy[length] = 0;
+    return copy;
+}
+
+/* ---- growing blocks ---- */
+
+bool mem_grow_init(struct mem_grow *grow, struct mem_arena *arena) {
+    *grow = (struct mem_grow){.arena = arena};
+    return true;
+}
+
+/* Still inside a chunk: extend in place when it is the last thing there, else move to a larger place. */
+static enum mem_status grow_in_chunk(struct mem_grow *grow, size_t bytes) {
+    struct mem_arena *arena = grow->arena;
+    size_t capacity = grow->capacity ? grow->capacity : GROW_FIRST;
+    while (capacity < bytes) capacity *= 2;
+    if (grow->data && grow->data + grow->capacity == arena->at && capacity <= (size_t)(arena->end - grow->data)) {
+        arena->at = grow->data + capacity;
+        grow->capacity = capacity;
+        return MEM_OK;
+    }
+    enum mem_status why;
+    char *data = cut(arena, capacity, &why);
+    if (!data) return why;
+    if (grow->size) memcpy(data, grow->data, grow->size);
+    grow->data = data;
+    grow->capacity = capacity;
+    return MEM_OK;
+}
+
+/* Out of the chunk into a mapping twice as large as now needed. */
+static enum mem_status grow_out(struct mem_grow *grow, size_t bytes) {
+    size_t charge = round_up(bytes, PAGE);
+    enum mem_status why;
+    struct mem_slot *slot = map(grow->arena, 2 * charge, charge, &why);
+    if (!slot) return why;
+    if (grow->size) memcpy(slot->base, grow->data, grow->size);
+    grow->data = slot->base;
+    grow->capacity = charge;
+    grow->slot = slot;
+    return MEM_OK;
+}
+
+static enum mem_status grow_mapped(struct mem_grow *grow, size_t bytes) {
+    struct mem_slot *slot = grow->slot;
+    /* Ask for a whole step, but take the exact pages when the budget has no more. */
+    size_t want = round_up(bytes, GROW_STEP), least = round_up(bytes, PAGE);
+    enum mem_status why = arena_charge(grow->arena, want - slot->charged);
+    if (why == MEM_TOO_LARGE || why == MEM_BUSY) {
+        want = least;
+        why = arena_charge(grow->arena, want - slot->charged);
+    }
+    if (why != MEM_OK) return why;
+    if (want > slot->mapped) {
+        size_t mapped = slot->mapped * 2 > want ? slot->mapped * 2 : want;
+        void *base = mremap(slot->base, slot->mapped, mapped, MREMAP_MAYMOVE);
+        if (base == MAP_FAILED) {
+            mem_uncharge(grow->arena->budget, want - slot->charged);
+            grow->arena->used -= want - slot->charged;
+            return MEM_FAILED;
+        }
+        slot->base = base;
+        slot->mapped = mapped;
+    }
+    slot->charged = want;
+    grow->data = slot->base;
+    grow->capacity = want;
+    return MEM_OK;
+}
+
+enum mem_status mem_grow_reserve(struct mem_grow *grow, size_t bytes) {
+    if (bytes <= grow->capacity) return MEM_OK;
+    if (bytes > SIZE_MAX / 8) return MEM_TOO_LARGE;
+    if (refused(grow->arena->budget)) return MEM_FAILED;
+    if (grow->slot) return grow_mapped(grow, bytes);
+    return bytes <= LARGE / 2 ? grow_in_chunk(grow, bytes) : grow_out(grow, bytes);
+}
+
+void mem_grow_trim(struct mem_grow *grow) {
+    struct mem_arena *arena = grow->arena;
+    struct mem_slot *slot = grow->slot;
+    if (!slot) {
+        if (grow->data && grow->data + grow->capacity == arena->at) {
+            arena->at = grow->data + grow->size;
+            grow->capacity = grow->size;
+        }
+        return;
+    }
+    size_t keep = round_up(grow->size ? grow->size : 1, PAGE);
+    if (keep < slot->mapped && mremap(slot->base, slot->mapped, keep, 0) != MAP_FAILED) slot->mapped = keep;
+    if (keep < slot->charged) {
+        mem_uncharge(arena->budget, slot->charged - keep);
+        arena->used -= slot->charged - keep;
+        slot->charged = keep;
+    }
+    grow->capacity = keep;
+}
+
+void mem_grow_free(struct mem_grow *grow) {
+    struct mem_slot *slot = grow->slot;
+    if (slot && slot->base) {
+        munmap(slot->base, slot->mapped);
+        mem_uncharge(grow->arena->budget, slot->charged);
+        grow->arena->used -= slot->charged;
+        *slot = (struct mem_slot){.next = slot->next};
+    } else if (grow->data) {
+        grow->size = 0;
+        mem_grow_trim(grow);
+    }
+    *grow = (struct mem_grow){.arena = grow->arena};
+}
