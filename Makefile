@@ -62,6 +62,7 @@ KERNEL_OBJ := $(foreach i,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(i).o,$(KERNEL_SRC)
 LIBS       := $(BUILD)/libserver.a $(BUILD)/libapi.a $(BUILD)/libmha.a
 MHAD       := $(if $(wildcard server/main.c),$(BUILD)/mhad)
 HARNESS    := $(BUILD)/tests/integration/harness.o
+SUPPORT_OBJ := $(call obj,$(wildcard tests/unit/support/*.c)) # what unit tests share: oracle, random problems ...
 UNIT_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 INTEG_BIN  := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c))
 INTEG_SH   := $(wildcard tests/integration/test_*.sh)
@@ -201,7 +202,7 @@ $(BUILD)/tests/%.o: tests/%.c $(BUILD)/.flags | setup-build setup-test
 	$(call say,CC)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALLFLAGS) -c -o $@ $<
 
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(LIBS)
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(SUPPORT_OBJ) $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
