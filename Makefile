@@ -133,6 +133,10 @@ number-table: ## makes api/number_table.h anew
 number-table: $(BUILD)/tests/tools/make_number_table
 	$(Q)$< > $(BUILD)/number_table.h && mv $(BUILD)/number_table.h api/number_table.h && echo "wrote api/number_table.h"
 
+test-safetensors-python: ## our safetensors files against the Python package's, where a package index can be reached
+test-safetensors-python: $(BUILD)/tests/tools/st_copy
+	$(Q)$(TOOLS)/safetensors_python.sh $(BUILD) $<
+
 image: ## the container image, by docker, podman or buildah, whichever is there and works
 image: setup-image
 	$(Q)docker/image.sh build
@@ -214,6 +218,10 @@ $(BUILD)/tests/tools/make_number_table: $(BUILD)/tests/tools/make_number_table.o
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -lm
 
+$(BUILD)/tests/tools/st_copy: $(BUILD)/tests/tools/st_copy.o $(LIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
+
 # Preloaded into the real process, so never sanitized.
 $(BUILD)/tests/integration/%_shim.so: tests/integration/%_shim.c $(BUILD)/.flags | setup-build
 	$(call say,SHIM)
@@ -225,7 +233,7 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
 .PHONY: all run test unit integration lint sanitize fuzz fuzz-programs bench bench-peers \
-        bench-start soak check-fma number-table image image-test readme-test install clean help force $(SETUP_TARGETS)
+        bench-start soak check-fma number-table test-safetensors-python image image-test readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
 .DELETE_ON_ERROR:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tests/unit/test_safetensors.c - every rule of the format by a crafted file, numbers against arithmetic done otherwise,
- * the writer against hand-laid bytes and against the reader.
+ * tests/unit/test_safetensors.c - every rule of the format by a crafted file, numbers against arithmetic done
+ * otherwise, the writer against hand-laid bytes and against the reader.
  *
  * A crafted header is parsed from a malloc'd copy of exactly its size, so that a read past the end is seen under ASan.
  */
@@ -172,9 +172,18 @@ static void a_header_that_is_not_utf8_is_refused(void **state) {
 static void a_header_that_is_not_json_is_refused(void **state) {
     (void)state;
     static const char *const bad[] = {
-        "",        " ",         "{",     "{\"a\"",       "{\"a\":",         "{\"a\":}",         "{a:1}",     "{\"a\":1",
-        "{\"a\":1,}", "{,}",    "{}}",   "{} {}",        "{}x",             "nul",              "{\"a",      "{\"\\x\":1}",
-        "{\"\\u12", "{'a':1}",  "{\"\t\":1}", "[1 2]",   "[1,]",            "{\"a\":1 \"b\":2}", "{\"a\" 1}", "{\"\\",
+        "",           " ",
+        "{",          "{\"a\"",
+        "{\"a\":",    "{\"a\":}",
+        "{a:1}",      "{\"a\":1",
+        "{\"a\":1,}", "{,}",
+        "{}}",        "{} {}",
+        "{}x",        "nul",
+        "{\"a",       "{\"\\x\":1}",
+        "{\"\\u12",   "{'a':1}",
+        "{\"\t\":1}", "[1 2]",
+        "[1,]",       "{\"a\":1 \"b\":2}",
+        "{\"a\" 1}",  "{\"\\",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) breaks(bad[i], ST_HEADER_NOT_JSON, "not JSON");
     breaks("{\"\\ud800\":1}", ST_HEADER_NOT_JSON, "surrogate");
@@ -229,7 +238,17 @@ static void metadata_is_an_object_of_strings(void **state) {
 static void a_number_that_is_no_length_is_refused(void **state) {
     (void)state;
     static const char *const bad[] = {
-        "-1", "1.5", "1.0", "1e2", "01", "00", "9007199254740992", "18446744073709551616", "-0", "+1", ".5",
+        "-1",
+        "1.5",
+        "1.0",
+        "1e2",
+        "01",
+        "00",
+        "9007199254740992",
+        "18446744073709551616",
+        "-0",
+        "+1",
+        ".5",
         "99999999999999999999999999999999999999999999999999999999999999999999999",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -240,7 +259,8 @@ static void a_number_that_is_no_length_is_refused(void **state) {
         breaks(json, ST_NUMBER, "not an integer from 0 to 2^53-1");
     }
     /* the largest one is read exactly: it is the shape that then does not fit the offsets */
-    breaks("{\"a\":{\"dtype\":\"U8\",\"shape\":[9007199254740991],\"data_offsets\":[0,1]}}", ST_SIZE, "9007199254740991");
+    breaks("{\"a\":{\"dtype\":\"U8\",\"shape\":[9007199254740991],\"data_offsets\":[0,1]}}", ST_SIZE,
+           "9007199254740991");
 }
 
 static void duplicates_are_refused_whatever_the_reference_reader_does(void **state) {
@@ -270,9 +290,9 @@ static void every_dtype_of_the_format_has_its_width(void **state) {
     static const struct {
         const char *name;
         size_t bits;
-    } all[] = {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},           {"I8", 8},
+    } all[] = {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
                {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
-               {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},         {"F32", 32},
+               {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
                {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}};
     assert_int_equal(sizeof all / sizeof *all, ST_DTYPE_COUNT);
     for (size_t i = 0; i < ST_DTYPE_COUNT; i++) {
@@ -289,8 +309,10 @@ static void every_dtype_of_the_format_has_its_width(void **state) {
 
 static void products_that_overflow_are_refused(void **state) {
     (void)state;
-    breaks("{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", ST_OVERFLOW, "product");
-    breaks("{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,0],\"data_offsets\":[0,0]}}", ST_OVERFLOW, "product");
+    breaks("{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", ST_OVERFLOW,
+           "product");
+    breaks("{\"a\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,0],\"data_offsets\":[0,0]}}", ST_OVERFLOW,
+           "product");
     /* 2^61 elements fit, their 2^67 bits do not */
     breaks("{\"a\":{\"dtype\":\"F64\",\"shape\":[2147483648,1073741824],\"data_offsets\":[0,0]}}", ST_OVERFLOW, "bits");
 }
@@ -320,7 +342,8 @@ static void holes_overlaps_and_reversed_spans_are_refused(void **state) {
     breaks("{" U8("a", "0", "2") "," U8("b", "0", "2") "}", ST_OFFSETS, "an overlap");
     breaks("{" U8("a", "2", "0") "}", ST_OFFSETS, "backwards");
     /* many tensors over one range: a small file that would be many arrays */
-    breaks("{" U8("a", "0", "2") "," U8("b", "0", "2") "," U8("c", "0", "2") "," U8("d", "0", "2") "," U8("e", "0", "2") "}",
+    breaks("{" U8("a", "0", "2") "," U8("b", "0", "2") "," U8("c", "0", "2") "," U8("d", "0", "2") "," U8("e", "0",
+                                                                                                          "2") "}",
            ST_OFFSETS, "an overlap");
 }
 
@@ -499,7 +522,8 @@ static void the_writer_refuses_sizes_that_overflow(void **state) {
     size_t huge[] = {1ull << 40, 1ull << 40}, half[] = {1ull << 60}, bytes = 0;
     struct st_out one = {.name = "a", .dtype = ST_F64, .rank = 2, .dim = huge}, many[17];
     assert_null(st_write_header(&one, 1, NULL, 0, &bytes));
-    for (int i = 0; i < 17; i++) many[i] = (struct st_out){.name = "abcdefghijklmnopq" + i, .dtype = ST_U8, .rank = 1, .dim = half};
+    for (int i = 0; i < 17; i++)
+        many[i] = (struct st_out){.name = "abcdefghijklmnopq" + i, .dtype = ST_U8, .rank = 1, .dim = half};
     assert_null(st_write_header(many, 17, NULL, 0, &bytes)); /* each fits, the sum does not */
     char *none = st_write_header(NULL, 0, NULL, 0, &bytes);
     assert_non_null(none);
