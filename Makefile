@@ -64,8 +64,12 @@ MHAD       := $(if $(wildcard server/main.c),$(BUILD)/mhad)
 HARNESS    := $(BUILD)/tests/integration/harness.o
 SUPPORT_OBJ := $(call obj,$(wildcard tests/unit/support/*.c)) # what unit tests share: oracle, random problems ...
 UNIT_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
-INTEG_BIN  := $(if $(MHAD),$(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c)))
-INTEG_SH   := $(if $(MHAD),$(wildcard tests/integration/test_*.sh))
+INTEG_BIN  := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c))
+INTEG_SH   := $(wildcard tests/integration/test_*.sh)
+ifeq ($(MHAD),)
+INTEG_BIN  :=
+INTEG_SH   :=
+endif
 SHIM       := $(patsubst %.c,$(BUILD)/%.so,$(wildcard tests/integration/*_shim.c))
 BENCH_BIN  := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/bench_*.c))
 SOAK_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/soak/soak_*.c))
@@ -210,7 +214,8 @@ $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(SUPPORT_OBJ) $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
-$(INTEG_BIN) $(BENCH_BIN) $(SOAK_BIN) $(BUILD)/tests/bench/start: $(BUILD)/%: $(BUILD)/%.o $(HARNESS) $(LIBS)
+PROCESS_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c) tests/bench/start.c) $(BENCH_BIN) $(SOAK_BIN)
+$(PROCESS_BIN): $(BUILD)/%: $(BUILD)/%.o $(HARNESS) $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
@@ -227,12 +232,13 @@ $(BUILD)/tests/integration/%_shim.so: tests/integration/%_shim.c $(BUILD)/.flags
 	$(call say,SHIM)
 	$(Q)mkdir -p $(@D) && $(CC) $(STD) $(OPT) $(WARN) $(WERROR) $(CPPFLAGS) -fPIC -shared -o $@ $< -ldl
 
+unit-programs: $(UNIT_BIN)
 fuzz-programs: $(FUZZ_BIN)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
-.PHONY: all run test unit integration lint sanitize fuzz fuzz-programs bench bench-peers \
+.PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers \
         bench-start soak check-fma number-table test-safetensors-python image image-test readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
 .DELETE_ON_ERROR:

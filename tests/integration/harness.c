@@ -102,7 +102,7 @@ bool service_alive(const struct service *service) {
            info.si_pid == 0;
 }
 
-/* The inode of a socket of the child that listens on TCP: the line's local address is 127.0.0.1 or ::1 or any. */
+/* Whether the process has the socket of this inode open. */
 static bool child_has_socket(pid_t pid, unsigned long inode) {
     char path[320], target[64], wanted[64];
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
@@ -172,7 +172,7 @@ bool service_wait_ready(struct service *service, double seconds) {
             if (!service->port) service->port = listening_port(service->pid);
             return true;
         }
-        sleep_ms(1);
+        sleep_ms(0.5);
     }
     return false;
 }
