@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# docker/image.sh build | test | suite - makes the image, tests it as it would be run, or runs the whole suite on Debian 13.
+# docker/image.sh build | test | run [FLAG...] | suite - makes the image, tests it as it would be run, runs it in the foreground (of
+# docker's flags only -p is looked at, and the port is on 127.0.0.1), or runs the whole suite on Debian 13.
 #
 # Engine: docker, podman or buildah, the first that is there and works (a docker client without a daemon does not). Base: the
 # registry's debian:trixie-slim, or, where no registry answers, the same thing made with debootstrap (needs root) and imported as
@@ -153,7 +154,7 @@ inside() {
 
 # Starts the image on 127.0.0.1:$port; $pid becomes the server's process as this machine sees it.
 start() {
-    port=$(free_port)
+    port=${port:-$(free_port)}
     mapfile -t entry < <(config "{{with .Entrypoint}}$lines{{end}}")
     mapfile -t environment < <(config "{{with .Env}}$lines{{end}}")
     mapfile -t probe < <(config "{{with .Healthcheck}}{{with .Test}}$lines{{end}}{{end}}" | tail -n +2)
@@ -278,8 +279,24 @@ suite)
 test)
     test_image
     ;;
+run)
+    port=8080
+    while [ $# -gt 0 ]; do
+        if [ "$1" = -p ]; then
+            port=${2%:*}
+            port=${port##*:}
+        fi
+        shift
+    done
+    start
+    # shellcheck disable=SC2064  # this process, now
+    trap "kill -TERM $pid" TERM INT
+    echo "mhad runs in the image, on http://127.0.0.1:$port" >&2
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+    show_log >&2
+    ;;
 *)
-    echo "usage: docker/image.sh build | test | suite" >&2
+    echo "usage: docker/image.sh build | test | run [FLAG...] | suite" >&2
     exit 2
     ;;
 esac
