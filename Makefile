@@ -63,6 +63,7 @@ LIBS       := $(BUILD)/libserver.a $(BUILD)/libapi.a $(BUILD)/libmha.a
 MHAD       := $(if $(wildcard server/main.c),$(BUILD)/mhad)
 HARNESS    := $(BUILD)/tests/integration/harness.o
 SUPPORT_OBJ := $(call obj,$(wildcard tests/unit/support/*.c)) # what unit tests share: oracle, random problems ...
+ISA_PROBE_OBJ := $(foreach i,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(i).o,$(wildcard tests/unit/isa/*.c))) # vmath, per instruction set
 UNIT_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 INTEG_BIN  := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c))
 INTEG_SH   := $(wildcard tests/integration/test_*.sh)
@@ -133,6 +134,12 @@ check-fma: ## counts fused multiply-adds in the kernels' objects; a wrong -std w
 check-fma: $(KERNEL_OBJ)
 	$(Q)$(TOOLS)/check_fma.sh $(ARCH) $(KERNEL_OBJ)
 
+check-neon: ## compares vmath's bits on this CPU with NEON's, cross-compiled and run under qemu
+check-neon: $(BUILD)/tests/tools/vmath_hash setup-cross
+	$(Q)$(MAKE) --no-print-directory CC=aarch64-linux-gnu-gcc BUILD=build/aarch64 LDFLAGS=-static SETUP=0 \
+	    build/aarch64/tests/tools/vmath_hash
+	$(Q)$(BUILD)/tests/tools/vmath_hash && qemu-aarch64 build/aarch64/tests/tools/vmath_hash
+
 number-table: ## makes api/number_table.h anew
 number-table: $(BUILD)/tests/tools/make_number_table
 	$(Q)$< > $(BUILD)/number_table.h && mv $(BUILD)/number_table.h api/number_table.h && echo "wrote api/number_table.h"
@@ -202,6 +209,13 @@ $(BUILD)/core/kernels/%.$(1).o: core/kernels/%.c $(BUILD)/.flags | setup-build
 endef
 $(foreach i,$(ISAS),$(eval $(call kernel_rule,$(i))))
 
+define isa_probe_rule
+$(BUILD)/tests/unit/isa/%.$(1).o: tests/unit/isa/%.c $(BUILD)/.flags | setup-build
+	$$(call say,CC)
+	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -Wno-psabi -DKERNEL_ISA=$(1) -c -o $$@ $$<
+endef
+$(foreach i,$(ISAS),$(eval $(call isa_probe_rule,$(i))))
+
 $(BUILD)/%.o: %.c $(BUILD)/.flags | setup-build
 	$(call say,CC)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALLFLAGS) -c -o $@ $<
@@ -210,7 +224,7 @@ $(BUILD)/tests/%.o: tests/%.c $(BUILD)/.flags | setup-build setup-test
 	$(call say,CC)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALLFLAGS) -c -o $@ $<
 
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(SUPPORT_OBJ) $(LIBS)
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(SUPPORT_OBJ) $(ISA_PROBE_OBJ) $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
@@ -227,6 +241,10 @@ $(BUILD)/tests/tools/st_copy: $(BUILD)/tests/tools/st_copy.o $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
+$(BUILD)/tests/tools/vmath_hash: $(BUILD)/tests/tools/vmath_hash.o $(ISA_PROBE_OBJ) $(call obj,$(wildcard tests/unit/support/vmath_*.c))
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
+
 # Preloaded into the real process, so never sanitized.
 $(BUILD)/tests/integration/%_shim.so: tests/integration/%_shim.c $(BUILD)/.flags | setup-build
 	$(call say,SHIM)
@@ -239,7 +257,7 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
 .PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers \
-        bench-start soak check-fma number-table test-safetensors-python image image-test readme-test install clean help force $(SETUP_TARGETS)
+        bench-start soak check-fma check-neon number-table test-safetensors-python image image-test readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
 .DELETE_ON_ERROR:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

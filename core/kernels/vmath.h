@@ -19,15 +19,16 @@
  *     logsumexp = vm_lse(ref, l)                                         (at the end; l = 0: no visible key)
  *
  * Guarantees (tests/unit/test_vmath.c measures them against 113-bit arithmetic):
- *     exp   <= 1 ulp (f64 and f32); exp(0) with shift 0 is exactly 1; results below 2^-1021.5 (f64) or 2^-125.5 (f32)
- * are exactly 0, never subnormal; -infinity (hidden key) gives exactly 0; NaN stays NaN, and a score of +infinity gives
- * NaN. Callers keep S at or below the row's maximum, so there is no overflow side. tanh  <= 1 ulp, odd to the bit, +-1
- * for large arguments, -0 and NaN kept. lse   <= 1 ulp of the result as a function of (base, shift, l); l = 0 gives
- * -infinity, NaN stays NaN. max   ignores NaN: max(m, NaN) = m. The NaN is not lost, vm_exp of it is NaN and poisons l
- * and O of its row. Targets without FMA (plain x86-64) use shorter constants and a lower VM_SHIFT_MAX; their bits
- * differ, exp stays within 1.25 ulp (f64, f32).
+ *   exp   <= 1 ulp. exp(0) with shift 0 is exactly 1. Results below 2^-1021.5 (f64), 2^-125.5 (f32) are exactly 0, never
+ *         subnormal. -infinity (a hidden key) gives exactly 0, NaN stays NaN, a score of +infinity gives NaN. Callers
+ *         keep S at or below the row's maximum, so there is no overflow side.
+ *   tanh  <= 1 ulp, odd to the bit, +-1 for large arguments; -0 and NaN are kept.
+ *   lse   <= 1 ulp of the result as a function of (base, shift, l); l = 0 gives -infinity, NaN stays NaN.
+ *   max   ignores NaN: max(m, NaN) = m. The NaN is not lost: vm_exp of it is NaN and poisons l and O of its row.
+ * Targets without FMA (plain x86-64) use shorter constants and a lower VM_SHIFT_MAX; their bits differ, and exp stays
+ * within 1.25 ulp.
  *
- * What this does not do: subnormal results, general exp or log (domains are those above), scalars.
+ * What this does not do: subnormal results, general exp or log (the domains are those above), scalars.
  */
 #ifndef MHA_KERNELS_VMATH_H
 #define MHA_KERNELS_VMATH_H

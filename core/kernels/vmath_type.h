@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * core/kernels/vmath_type.h - the functions of vmath.h for one element type. Included by vmath.h only, once per type,
- * with VM_T, VM_V, VM_I, VM_INT   the element, its vector, the integer vector and integer of the same width VM(name)
- * name_f64 or name_f32 and the constants that differ. Undefines them at the end. What each function promises is written
- * in vmath.h.
+ * core/kernels/vmath_type.h - the functions of vmath.h for one element type; what each promises is written there.
+ *
+ * Included by vmath.h only, once per type, with VM(name) = name_f64 or name_f32; VM_T, VM_V the element and its vector;
+ * VM_INT, VM_I the integer of the same width and its vector; and the constants that differ. Undefines them at the end.
  */
 
 /* A softmax reference per lane: the row's weights are exp(S - base) * 2^-shift. */
