@@ -32,7 +32,8 @@ enum tensor_text_status {
     TENSOR_TEXT_MORE = 0,        /* all bytes taken, the value goes on                                     */
     TENSOR_TEXT_DONE,            /* the closing ']' was taken; *used says where the rest begins            */
     TENSOR_TEXT_SYNTAX,          /* not JSON: [1 2], [01], [1,], [tru]                                     */
-    TENSOR_TEXT_NON_FINITE,      /* NaN, Infinity, -inf as words; 1e999; 1e39 where float32 is wanted      */
+    TENSOR_TEXT_NON_FINITE,      /* NaN, Infinity, -inf as words; 1e999                                    */
+    TENSOR_TEXT_OUT_OF_RANGE,    /* finite, but too large for float32 where that is wanted: 1e39           */
     TENSOR_TEXT_NUMBER_TOO_LONG, /* one number of more than TENSOR_TEXT_NUMBER_MAX characters              */
     TENSOR_TEXT_TOO_DEEP,        /* more than TENSOR_TEXT_RANK_MAX levels                                  */
     TENSOR_TEXT_RAGGED,          /* [[1,2],[3]] (`expected` 2, `actual` 1); [[1],2]; [1,[2]]               */
@@ -82,6 +83,7 @@ struct tensor_text {
     enum tensor_text_status status;
     int expect;
     size_t depth, leaf_depth;
+    unsigned fixed;                     /* bit i: dim[i] is known */
     size_t child[TENSOR_TEXT_RANK_MAX]; /* closed children of each open level */
     size_t row_start;                   /* count at the '[' of the open row */
     uint64_t consumed;
@@ -94,15 +96,15 @@ struct tensor_text {
 void tensor_text_begin(struct tensor_text *text, struct mem_grow *data, struct mem_grow *ties, enum tensor_text_reals reals,
                        unsigned accept);
 
-/* Takes the next bytes. *used is how many belong to the value (all, while MORE). After DONE or an error no more may be fed;
- * an error repeats. */
+/* Takes the next bytes. *used is how many belong to the value: all while MORE, up to and with the last ']' when DONE, no
+ * meaning after an error (see offset). Further calls repeat the status and take nothing. */
 enum tensor_text_status tensor_text_feed(struct tensor_text *text, const char *bytes, size_t size, size_t *used);
 
 /* After DONE: true if there are elements and every one is the number 0 or 1 (the ambiguous attn_mask). */
 bool tensor_text_only_zero_one(const struct tensor_text *text);
 
 /* After DONE of a TENSOR_TEXT_F64_TIES tensor: makes it float32 in place (data shrinks; stored becomes F32, booleans stay).
- * DONE, or NON_FINITE with index when an element is too large for float32 (offset is then meaningless). */
+ * DONE, or OUT_OF_RANGE with index when an element is too large for float32 (offset is then meaningless). */
 enum tensor_text_status tensor_text_to_f32(struct tensor_text *text);
 
 /* Path of element number `flat` by the dimensions read. */
