@@ -233,6 +233,13 @@ $(PROCESS_BIN): $(BUILD)/%: $(BUILD)/%.o $(HARNESS) $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
+# The yardstick of bench_number, std::from_chars and std::to_chars, is the only C++ of the project.
+$(BUILD)/tests/bench/bench_number: $(BUILD)/tests/bench/number_yardstick.o
+$(BUILD)/tests/bench/bench_number: override SERVER_LIBS += -lstdc++
+$(BUILD)/tests/bench/number_yardstick.o: tests/bench/number_yardstick.cc tests/bench/number_yardstick.h $(BUILD)/.flags
+	$(call say,CXX)
+	$(Q)mkdir -p $(@D) && $(CXX) -std=c++17 $(OPT) $(WARN) $(WERROR) $(HARDEN) $(SANFLAGS) -c -o $@ $<
+
 $(BUILD)/tests/tools/make_number_table: $(BUILD)/tests/tools/make_number_table.o
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $< -lm

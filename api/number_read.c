@@ -137,12 +137,12 @@ static int compare_with(const struct number_parts *parts, uint64_t m, int k) {
     return natural_compare(&text, &value);
 }
 
-uint64_t number_round_long(const struct number_parts *parts, const struct number_format *format) {
+uint64_t number_round_long(struct number_parts parts, const struct number_format *format) {
     const char *first;
-    size_t digits = significant_digits(parts, &first);
-    if (digits <= 19) return number_round(parts->w, parts->q, format); /* leading zeros only: w has not wrapped */
+    size_t digits = significant_digits(&parts, &first);
+    if (digits <= 19) return number_round(parts.w, parts.q, format); /* leading zeros only: w has not wrapped */
     uint64_t w = leading_digits(first, 19);
-    int64_t q = parts->q + (int64_t)(digits - 19);
+    int64_t q = parts.q + (int64_t)(digits - 19);
     uint64_t below = number_round(w, q, format), above = number_round(w + 1, q, format);
     if (below == above) return below;
     /* Neighbours: the point halfway between them decides. A field of 0 has the exponent of a field of 1. */
@@ -150,7 +150,7 @@ uint64_t number_round_long(const struct number_parts *parts, const struct number
     int field = (int)(below >> format->mantissa_bits);
     uint64_t mantissa = (below & (hidden - 1)) | (field > 0 ? hidden : 0);
     int exponent = (field > 0 ? field : 1) - format->bias - format->mantissa_bits;
-    int side = compare_with(parts, 2 * mantissa + 1, exponent - 1);
+    int side = compare_with(&parts, 2 * mantissa + 1, exponent - 1);
     if (side != 0) return side < 0 ? below : above;
     return (below & 1) == 0 ? below : above;
 }

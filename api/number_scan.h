@@ -19,6 +19,8 @@
 
 #include "number.h"
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "eight digits in a register are taken lowest byte first");
+
 #define NUMBER_INLINE static inline __attribute__((always_inline))
 
 /* {high, low} of the 128 leading bits of 10^e at row e - NUMBER_POWER_FIRST: cut off, plus one for e < 0. */
@@ -58,8 +60,9 @@ struct number_parts {
 /* The exponent behind 'e', saturated; NULL if there is none. *p is 'e' or 'E'. */
 const char *number_scan_exponent(const char *p, int64_t *exponent);
 
-/* Out of line, for more than 19 digits: the bits of the magnitude, rounded right. */
-uint64_t number_round_long(const struct number_parts *parts, const struct number_format *format);
+/* Out of line, for more than 19 digits: the bits of the magnitude, rounded right. By value, so that the caller's copy can
+ * stay in registers. */
+uint64_t number_round_long(struct number_parts parts, const struct number_format *format);
 
 /* Out of line: -1, 0, +1 as the text lies below, on or above `magnitude`, up to sign. */
 int number_compare(const struct number_parts *parts, double magnitude);
@@ -73,9 +76,6 @@ NUMBER_INLINE uint64_t number_load(const char *p, const char *end) {
         for (int i = 0; p + i < end; i++) bytes |= (uint64_t)(unsigned char)p[i] << (8 * i);
         return bytes;
     }
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    bytes = __builtin_bswap64(bytes);
-#endif
     return bytes;
 }
 
@@ -173,7 +173,7 @@ NUMBER_INLINE double number_double(uint64_t bits) {
 NUMBER_INLINE enum number_status number_finish_f64(const struct number_parts *parts, double *value) {
     double magnitude;
     if (__builtin_expect(parts->digits > 19, 0)) {
-        magnitude = number_double(number_round_long(parts, &number_f64));
+        magnitude = number_double(number_round_long(*parts, &number_f64));
     } else if (parts->w <= number_f64.exact_w && parts->q >= -number_f64.exact_q && parts->q <= number_f64.exact_q) {
         magnitude = (double)parts->w;
         if (parts->q < 0)
@@ -197,7 +197,7 @@ NUMBER_INLINE enum number_status number_finish_f32(const struct number_parts *pa
         else
             magnitude *= number_exact_f32[parts->q];
     } else {
-        uint32_t bits = (uint32_t)(parts->digits > 19 ? number_round_long(parts, &number_f32)
+        uint32_t bits = (uint32_t)(parts->digits > 19 ? number_round_long(*parts, &number_f32)
                                                       : number_round(parts->w, parts->q, &number_f32));
         memcpy(&magnitude, &bits, sizeof magnitude);
     }

@@ -137,9 +137,6 @@ NUMBER_INLINE uint64_t split8(uint32_t n) {
 
 NUMBER_INLINE void store8(char *out, uint64_t digits) {
     digits |= 0x3030303030303030;
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    digits = __builtin_bswap64(digits);
-#endif
     memcpy(out, &digits, 8);
 }
 

@@ -184,8 +184,8 @@ static bool fail_number(struct tensor_text *text, struct walk *walk, enum number
 }
 
 /* Notes that the element about to be stored, exactly between two float32, came from a text above or below. */
-static bool note_tie(struct tensor_text *text, struct walk *walk, const struct number_parts *parts, double value) {
-    int tie = number_tie(parts, value);
+static bool note_tie(struct tensor_text *text, struct walk *walk, struct number_parts parts, double value) {
+    int tie = number_tie(&parts, value);
     if (tie == 0) return true;
     struct mem_grow *ties = text->ties;
     size_t note = text->count << 1 | (tie > 0);
@@ -231,7 +231,7 @@ NUMBER_INLINE bool row_of_reals(struct tensor_text *text, struct walk *walk, enu
         }
         if (reals == TENSOR_TEXT_F64_TIES && __builtin_expect(number_beside_f32(wide), 0)) {
             walk->p = p;
-            if (!note_tie(text, walk, &parts, wide)) return false;
+            if (!note_tie(text, walk, parts, wide)) return false;
         }
         if (reals == TENSOR_TEXT_F32)
             *f32++ = narrow;
@@ -322,7 +322,6 @@ static bool separator(struct tensor_text *text, struct walk *walk) {
     char c = *walk->p;
     if (c == ']') return close_array(text, walk);
     if (c != ',') return fail(text, walk, walk->p, TENSOR_TEXT_SYNTAX);
-    if (!in_leaf_row(text) && text->depth == 0) return fail(text, walk, walk->p, TENSOR_TEXT_SYNTAX);
     text->expect = EXPECT_VALUE;
     walk->p++;
     return true;
@@ -350,8 +349,8 @@ static bool reserve(struct tensor_text *text, size_t bytes) {
     if (mem_grow_reserve(text->data, need + slack) == MEM_OK) return true;
     text->memory = mem_grow_reserve(text->data, need);
     if (text->memory == MEM_OK) return true;
-    struct walk nowhere = {0};
-    return fail(text, &nowhere, NULL, TENSOR_TEXT_MEMORY);
+    struct walk here = {.begin = text->carry};
+    return fail(text, &here, text->carry, TENSOR_TEXT_MEMORY);
 }
 
 /* Completes the carried token with the bytes up to and with the next delimiter, and walks it. Returns the bytes taken. */
@@ -374,15 +373,16 @@ static size_t finish_carry(struct tensor_text *text, const char *bytes, size_t s
 
 /* One slice, nothing being carried: walks up to the last delimiter, keeps the tail. */
 static size_t walk_slice(struct tensor_text *text, const char *bytes, size_t size, size_t readable) {
+    const size_t most = TENSOR_TEXT_NUMBER_MAX + 1;
     size_t whole = size;
-    while (whole > 0 && size - whole <= TENSOR_TEXT_NUMBER_MAX && (class_at(bytes + whole - 1) & CLASS_TOKEN) != 0) whole--;
+    while (whole > 0 && (class_at(bytes + whole - 1) & CLASS_TOKEN) != 0) whole--;
     struct walk walk = {bytes, bytes, bytes + whole, bytes + readable};
     if (!reserve(text, whole)) return 0;
     walk_all(text, &walk);
     if (text->status != TENSOR_TEXT_MORE) return (size_t)(walk.p - bytes);
-    text->carried = size - whole;
+    text->carried = size - whole < most ? size - whole : most;
     memcpy(text->carry, bytes + whole, text->carried);
-    return size;
+    return whole + text->carried;
 }
 
 enum tensor_text_status tensor_text_feed(struct tensor_text *text, const char *bytes, size_t size, size_t *used) {

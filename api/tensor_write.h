@@ -38,6 +38,7 @@ struct tensor_write {
     /* private */
     int stage;
     size_t next;                         /* element (bytes for base64) to write next */
+    size_t levels, row, row_end;         /* brackets around an element, elements of a row, where this one ends */
     size_t depth;                        /* open brackets */
     size_t child[TENSOR_WRITE_RANK_MAX]; /* children written at each open level */
 };
