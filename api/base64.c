@@ -72,8 +72,8 @@ static size_t take_groups(const char *text, size_t length, unsigned char **out) 
     return i;
 }
 
-enum base64_status base64_decode_feed(struct base64_decoder *decoder, const char *text, size_t length, unsigned char *out,
-                                      size_t *written) {
+enum base64_status base64_decode_feed(struct base64_decoder *decoder, const char *text, size_t length,
+                                      unsigned char *out, size_t *written) {
     unsigned char *o = out;
     size_t i = 0;
     while (decoder->status == BASE64_OK && i < length) {

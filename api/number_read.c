@@ -16,7 +16,7 @@ const uint64_t number_powers[NUMBER_POWER_LAST - NUMBER_POWER_FIRST + 1][2] = {
 };
 
 #define EXACT_DIGITS 780
-#define LIMBS 64 /* of 64 bits; the largest numbers that meet here need 43 */
+#define LIMBS        64 /* of 64 bits; the largest numbers that meet here need 43 */
 
 /* ---- natural numbers ---------------------------------------------------------------------------------------------- */
 

@@ -25,17 +25,17 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "eight digits in a reg
 
 /* {high, low} of the 128 leading bits of 10^e at row e - NUMBER_POWER_FIRST: cut off, plus one for e < 0. */
 #define NUMBER_POWER_FIRST (-342)
-#define NUMBER_POWER_LAST 324
+#define NUMBER_POWER_LAST  324
 extern const uint64_t number_powers[NUMBER_POWER_LAST - NUMBER_POWER_FIRST + 1][2];
 
 /* A binary interchange format of IEEE 754, as far as rounding needs it. */
 struct number_format {
-    int mantissa_bits;     /* stored ones */
-    int bias;              /* of the exponent field */
-    int infinity;          /* exponent field of infinity */
-    int q_min, q_max;      /* below: zero, above: infinity, for every 64-bit w */
-    int tie_min, tie_max;  /* q for which w * 10^q can be exactly halfway */
-    uint64_t exact_w;      /* largest w, and largest |q|, for which float(w) and 10^|q| are exact */
+    int mantissa_bits;    /* stored ones */
+    int bias;             /* of the exponent field */
+    int infinity;         /* exponent field of infinity */
+    int q_min, q_max;     /* below: zero, above: infinity, for every 64-bit w */
+    int tie_min, tie_max; /* q for which w * 10^q can be exactly halfway */
+    uint64_t exact_w;     /* largest w, and largest |q|, for which float(w) and 10^|q| are exact */
     int exact_q;
 };
 

@@ -18,7 +18,7 @@
 
 #include "number_scan.h"
 
-#define SLICE ((size_t)16384)
+#define SLICE     ((size_t)16384)
 #define SLACK_MAX ((size_t)512 << 10) /* reserved ahead at most, bytes */
 
 enum expect { EXPECT_START = 0, EXPECT_VALUE, EXPECT_VALUE_OR_CLOSE, EXPECT_SEPARATOR };
@@ -56,13 +56,15 @@ struct walk {
 };
 
 static size_t element_size(enum tensor_text_stored stored) {
-    static const size_t size[] = {
-        [TENSOR_TEXT_STORED_NONE] = 8, [TENSOR_TEXT_STORED_F64] = 8, [TENSOR_TEXT_STORED_F32] = 4, [TENSOR_TEXT_STORED_U8] = 1};
+    static const size_t size[] = {[TENSOR_TEXT_STORED_NONE] = 8,
+                                  [TENSOR_TEXT_STORED_F64] = 8,
+                                  [TENSOR_TEXT_STORED_F32] = 4,
+                                  [TENSOR_TEXT_STORED_U8] = 1};
     return size[stored];
 }
 
-void tensor_text_begin(struct tensor_text *text, struct mem_grow *data, struct mem_grow *ties, enum tensor_text_reals reals,
-                       unsigned accept) {
+void tensor_text_begin(struct tensor_text *text, struct mem_grow *data, struct mem_grow *ties,
+                       enum tensor_text_reals reals, unsigned accept) {
     memset(text, 0, offsetof(struct tensor_text, carry));
     text->data = data;
     text->ties = ties;
@@ -244,8 +246,12 @@ NUMBER_INLINE bool row_of_reals(struct tensor_text *text, struct walk *walk, enu
     return true;
 }
 
-static bool row_of_f64(struct tensor_text *text, struct walk *walk) { return row_of_reals(text, walk, TENSOR_TEXT_F64); }
-static bool row_of_f32(struct tensor_text *text, struct walk *walk) { return row_of_reals(text, walk, TENSOR_TEXT_F32); }
+static bool row_of_f64(struct tensor_text *text, struct walk *walk) {
+    return row_of_reals(text, walk, TENSOR_TEXT_F64);
+}
+static bool row_of_f32(struct tensor_text *text, struct walk *walk) {
+    return row_of_reals(text, walk, TENSOR_TEXT_F32);
+}
 static bool row_of_f64_ties(struct tensor_text *text, struct walk *walk) {
     return row_of_reals(text, walk, TENSOR_TEXT_F64_TIES);
 }
@@ -404,7 +410,8 @@ bool tensor_text_only_zero_one(const struct tensor_text *text) {
     if (text->stored != TENSOR_TEXT_STORED_F64 && text->stored != TENSOR_TEXT_STORED_F32) return false;
     for (size_t i = 0; i < text->count; i++) {
         const void *data = text->data->data;
-        double value = text->stored == TENSOR_TEXT_STORED_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+        double value =
+            text->stored == TENSOR_TEXT_STORED_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
         if (value != 0 && value != 1) return false;
     }
     return text->count > 0;

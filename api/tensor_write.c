@@ -19,7 +19,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "base64 sends memory a
 enum stage { STAGE_HEAD = 0, STAGE_OPEN, STAGE_ROW, STAGE_CLOSE, STAGE_BYTES, STAGE_TAIL, STAGE_END };
 
 #define ELEMENT_ROOM (NUMBER_ROOM + 1) /* with its comma */
-#define STEP_ROOM 64                   /* brackets, commas and constant texts of one step */
+#define STEP_ROOM    64                /* brackets, commas and constant texts of one step */
 
 struct block {
     char *begin, *p, *end;
@@ -36,7 +36,8 @@ static void put(struct block *block, const char *text) {
 static const struct {
     const char *name;
     size_t size;
-} types[] = {[TENSOR_WRITE_F64] = {"float64", 8}, [TENSOR_WRITE_F32] = {"float32", 4}, [TENSOR_WRITE_BOOL] = {"bool", 1}};
+} types[] = {
+    [TENSOR_WRITE_F64] = {"float64", 8}, [TENSOR_WRITE_F32] = {"float32", 4}, [TENSOR_WRITE_BOOL] = {"bool", 1}};
 
 void tensor_write_begin(struct tensor_write *writer, enum tensor_write_format format, enum tensor_write_type type,
                         const void *data, size_t rank, const size_t *dim) {
@@ -83,7 +84,8 @@ static size_t put_bool(char *out, const void *data, size_t i) {
 }
 
 /* Elements from writer->next up to last, as many as there is room for, commas between them. */
-static inline __attribute__((always_inline)) void put_elements(struct tensor_write *writer, struct block *block, size_t last,
+static inline __attribute__((always_inline)) void put_elements(struct tensor_write *writer, struct block *block,
+                                                               size_t last,
                                                                size_t (*put_one)(char *, const void *, size_t)) {
     char *p = block->p;
     const char *stop = block->end - ELEMENT_ROOM;
@@ -129,9 +131,15 @@ static bool put_open(struct tensor_write *writer, struct block *block) {
 
 static bool put_row(struct tensor_write *writer, struct block *block) {
     switch (writer->type) {
-    case TENSOR_WRITE_F64: put_elements(writer, block, writer->row_end, put_f64); break;
-    case TENSOR_WRITE_F32: put_elements(writer, block, writer->row_end, put_f32); break;
-    case TENSOR_WRITE_BOOL: put_elements(writer, block, writer->row_end, put_bool); break;
+    case TENSOR_WRITE_F64:
+        put_elements(writer, block, writer->row_end, put_f64);
+        break;
+    case TENSOR_WRITE_F32:
+        put_elements(writer, block, writer->row_end, put_f32);
+        break;
+    case TENSOR_WRITE_BOOL:
+        put_elements(writer, block, writer->row_end, put_bool);
+        break;
     }
     if (writer->next < writer->row_end) return false;
     writer->stage = STAGE_CLOSE;
@@ -180,10 +188,11 @@ static bool put_nothing(struct tensor_write *writer, struct block *block) {
 
 size_t tensor_write(struct tensor_write *writer, char *out, size_t max) {
     static bool (*const step[])(struct tensor_write *, struct block *) = {
-        [STAGE_HEAD] = put_head,   [STAGE_OPEN] = put_open, [STAGE_ROW] = put_row, [STAGE_CLOSE] = put_close,
+        [STAGE_HEAD] = put_head,   [STAGE_OPEN] = put_open, [STAGE_ROW] = put_row,     [STAGE_CLOSE] = put_close,
         [STAGE_BYTES] = put_bytes, [STAGE_TAIL] = put_tail, [STAGE_END] = put_nothing,
     };
     struct block block = {out, out, out + max};
-    while (room(&block) >= STEP_ROOM && step[writer->stage](writer, &block)) {}
+    while (room(&block) >= STEP_ROOM && step[writer->stage](writer, &block)) {
+    }
     return (size_t)(block.p - block.begin);
 }

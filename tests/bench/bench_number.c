@@ -20,11 +20,11 @@
 #include "../../api/tensor_write.h"
 #include "number_yardstick.h"
 
-#define COUNT ((size_t)200000)
-#define ROW ((size_t)250)
-#define CHUNK ((size_t)32768)
-#define ROUNDS 15
-#define READ_TARGET 0.8
+#define COUNT        ((size_t)200000)
+#define ROW          ((size_t)250)
+#define CHUNK        ((size_t)32768)
+#define ROUNDS       15
+#define READ_TARGET  0.8
 #define WRITE_TARGET 0.9
 
 static uint64_t random_state = 88172645463325252u;
@@ -121,7 +121,9 @@ static void run_write_f32(struct bench *bench) { write_ours(bench, TENSOR_WRITE_
 static void std_read_f64(struct bench *bench) { yardstick_read_f64(bench->text, bench->length, bench->back); }
 static void std_read_f32(struct bench *bench) { yardstick_read_f32(bench->text, bench->length, bench->back32); }
 static void std_write_f64(struct bench *bench) { bench->written = yardstick_write_f64(bench->data, COUNT, bench->out); }
-static void std_write_f32(struct bench *bench) { bench->written = yardstick_write_f32(bench->data32, COUNT, bench->out); }
+static void std_write_f32(struct bench *bench) {
+    bench->written = yardstick_write_f32(bench->data32, COUNT, bench->out);
+}
 
 static const struct {
     const char *name;
@@ -176,7 +178,10 @@ static bool measure(struct bench *bench, size_t kind, size_t task) {
     double r = median(ratio, ROUNDS);
     bool met = r <= tasks[task].target || !kinds[kind].has_target;
     printf("%-14s %-19s %8.2f %8.2f %7.2f   %s\n", tasks[task].name, kinds[kind].name, median(ours, ROUNDS),
-           median(yardstick, ROUNDS), r, !kinds[kind].has_target ? "" : met ? "met" : "MISSED");
+           median(yardstick, ROUNDS), r,
+           !kinds[kind].has_target ? ""
+           : met                   ? "met"
+                                   : "MISSED");
     fflush(stdout);
     return met;
 }
@@ -199,7 +204,8 @@ int main(void) {
     printf("%-14s %-19s %8s %8s %7s\n", "", "", "ours", "std", "ratio");
     for (size_t task = 0; task < sizeof tasks / sizeof tasks[0]; task++) {
         for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
-            if (kinds[kind].draw == any_bits && tasks[task].yardstick == std_read_f32) continue; /* mostly out of range */
+            if (kinds[kind].draw == any_bits && tasks[task].yardstick == std_read_f32)
+                continue; /* mostly out of range */
             fill(&bench, kind);
             same = same && agrees(&bench);
             met = measure(&bench, kind, task) && met;
