@@ -2,7 +2,7 @@
 #
 # mhad as a container image: built on Debian 13, shipped as nothing but the binary and the shared libraries it names.
 #
-# Stages: build (compiler, headers, make), test (the whole suite on Debian 13; `--target test`), and the image itself, which has
+# Stages: build (compiler, headers, make), test (a bare Debian on which `make test` finds its own feet; `--target test`), and the image itself, which has
 # no shell, no package manager, no writable file and runs as 65532. The secret apt_conf, if given, is the builder's own apt
 # configuration (a proxy, say); it is there while packages are fetched and in no layer.
 
@@ -15,9 +15,11 @@ RUN --mount=type=secret,id=apt_conf,target=/etc/apt/apt.conf.d/99builder,require
 COPY . .
 RUN make SETUP=0 BUILD=/build all && docker/rootfs.sh /build/mhad /rootfs
 
-FROM build AS test
+FROM ${BASE} AS test
+WORKDIR /src
+COPY . .
 RUN --mount=type=secret,id=apt_conf,target=/etc/apt/apt.conf.d/99builder,required=false \
-    make BUILD=/build test
+    apt-get update && apt-get install -y --no-install-recommends make && make BUILD=/build test
 
 FROM scratch
 COPY --from=build /rootfs /

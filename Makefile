@@ -156,6 +156,10 @@ image-test: ## runs the image read-only as its non-root user, POSTs the worked e
 image-test: image
 	$(Q)docker/image.sh test
 
+suite-in-container: ## `make test` on a bare Debian 13 (RELEASE=bookworm: 12), where nothing but make is there
+suite-in-container: setup-image
+	$(Q)docker/image.sh suite $(or $(RELEASE),trixie)
+
 readme-test: ## runs every command of README.md
 readme-test: all setup-run setup-test
 	$(Q)$(TOOLS)/readme_test.sh
@@ -264,7 +268,8 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
 .PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers \
-        bench-start soak check-fma check-neon number-table test-safetensors-python image image-test readme-test install clean help force $(SETUP_TARGETS)
+        bench-start soak check-fma check-neon number-table test-safetensors-python image image-test suite-in-container \
+        readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
 .DELETE_ON_ERROR:
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

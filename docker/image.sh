@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# docker/image.sh build | test | run [FLAG...] | suite - makes the image, tests it as it would be run, runs it in the foreground (of
-# docker's flags only -p is looked at, and the port is on 127.0.0.1), or runs the whole suite on Debian 13.
+# docker/image.sh COMMAND, where COMMAND is
+#   build             makes the image
+#   test              runs it as it would be run, and asks it for the worked example
+#   run [FLAG...]     in the foreground; of docker's flags only -p is looked at, and the port is on 127.0.0.1
+#   suite [RELEASE]   `make test` on a bare Debian (trixie, or another) on which there is nothing but make
 #
 # Engine: docker, podman or buildah, the first that is there and works (a docker client without a daemon does not). Base: the
 # registry's debian:trixie-slim, or, where no registry answers, the same thing made with debootstrap (needs root) and imported as
@@ -15,7 +18,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 image=${IMAGE:-localhost/mhad:latest}
-own_base=localhost/mhad-base:trixie
+release=trixie
 limit=$((30 * 1000 * 1000))
 
 if docker info >/dev/null 2>&1; then
@@ -61,8 +64,8 @@ make_base() {
         echo "No image registry answers, and making the base image with debootstrap needs root." >&2
         exit 1
     fi
-    echo "no image registry answers: making $own_base with debootstrap" >&2
-    debootstrap --variant=minbase trixie "$work/root" "$(mirror)" >"$work/debootstrap.log" 2>&1 || {
+    echo "no image registry answers: making localhost/mhad-base:$release with debootstrap" >&2
+    debootstrap --variant=minbase "$release" "$work/root" "$(mirror)" >"$work/debootstrap.log" 2>&1 || {
         tail -n 20 "$work/debootstrap.log" >&2
         exit 1
     }
@@ -74,22 +77,22 @@ make_base() {
         container=$(buildah from scratch)
         buildah add -q "$container" "$work/root.tar" / >/dev/null
         buildah config --cmd /bin/bash "$container"
-        buildah commit -q --rm "$container" "$own_base" >/dev/null
+        buildah commit -q --rm "$container" "localhost/mhad-base:$release" >/dev/null
     else
-        $engine import "$work/root.tar" "$own_base" >/dev/null
+        $engine import "$work/root.tar" "localhost/mhad-base:$release" >/dev/null
     fi
     rm -f "$work/root.tar"
 }
 
 choose_base() {
-    local official=docker.io/library/debian:trixie-slim
+    local official=docker.io/library/debian:$release-slim
     if [ -n "${BASE:-}" ]; then
         base=$BASE
     elif has_image "$official" || timeout 180 $engine pull "$official" >/dev/null 2>&1; then
         base=$official
     else
-        has_image "$own_base" || make_base
-        base=$own_base
+        has_image "localhost/mhad-base:$release" || make_base
+        base=localhost/mhad-base:$release
     fi
 }
 
@@ -274,6 +277,7 @@ build)
     echo "built $image with $engine on ${base##*/}"
     ;;
 suite)
+    release=${2:-trixie}
     build localhost/mhad-suite:latest --target test
     ;;
 test)
@@ -296,7 +300,7 @@ run)
     show_log >&2
     ;;
 *)
-    echo "usage: docker/image.sh build | test | run [FLAG...] | suite" >&2
+    echo "usage: docker/image.sh build | test | run [FLAG...] | suite [RELEASE]" >&2
     exit 2
     ;;
 esac
