@@ -184,6 +184,7 @@ help: ## this list
 # ---- set-up and flags ------------------------------------------------------------------------------------------------
 
 SETUP_TARGETS := setup-build setup-run setup-test setup-lint setup-fuzz setup-image setup-bench setup-cross
+$(filter-out setup-build,$(SETUP_TARGETS)): | setup-build
 $(SETUP_TARGETS): setup-%:
 	@$(TOOLS)/setup.sh $*
 
@@ -198,7 +199,7 @@ force:
 $(BUILD)/libmha.a: $(call obj,$(CORE_SRC)) $(KERNEL_OBJ)
 $(BUILD)/libapi.a: $(call obj,$(API_SRC))
 $(BUILD)/libserver.a: $(call obj,$(SERVER_SRC))
-$(LIBS): $(BUILD)/.flags
+$(LIBS): $(BUILD)/.flags | setup-build
 	$(call say,AR)
 	$(Q)rm -f $@ && ar rcs $@ $(filter %.o,$^)
 
