@@ -25,8 +25,8 @@ struct layer_store; /* api/layers.h, issue 5 */
 /* What all calls share; immutable but for the budget. */
 struct api_env {
     struct mem_budget *budget;
-    size_t max_body;        /* bytes of one body */
-    size_t threads;         /* that a run is planned for */
+    size_t max_body; /* bytes of one body */
+    size_t threads;  /* that a run is planned for */
     struct layer_store *layers;
     bool layers_writable;
 };
@@ -38,8 +38,8 @@ enum api_endpoint { API_MHA = 0, API_LAYER_PUT };
 struct api_call;
 
 /* NULL: out of memory (answer PROBLEM_OUT_OF_MEMORY). body_bytes: Content-Length or SIZE_MAX if unknown (a hint). */
-struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endpoint, enum api_media in, enum api_media out,
-                               size_t body_bytes);
+struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endpoint, enum api_media in,
+                               enum api_media out, size_t body_bytes);
 void api_call_feed(struct api_call *call, const void *bytes, size_t size);
 void api_call_end(struct api_call *call);
 /* Latches an error from outside (deadline, 413 while reading, draining). Later than an own error it changes nothing. */
@@ -50,7 +50,7 @@ struct mha_run *api_call_run(struct api_call *call);
 double api_call_flops(const struct api_call *call); /* of the run, for choosing inline or pool */
 void api_call_computed(struct api_call *call);
 
-int api_call_status(const struct api_call *call);           /* 200, 422 ... */
+int api_call_status(const struct api_call *call); /* 200, 422 ... */
 const char *api_call_content_type(const struct api_call *call);
 /* The next bytes of the answer; 0 = end. request_id goes into problems. max >= 4096. */
 void api_call_request_id(struct api_call *call, const char *id);

@@ -13,19 +13,43 @@
 #include <stddef.h>
 
 enum tensor_id {
-    T_Q, T_K, T_V,
-    T_W_q, T_W_k, T_W_v, T_W_o,
-    T_b_q, T_b_k, T_b_v, T_b_o,
-    T_past_K, T_past_V,
-    T_attn_mask, T_key_mask, T_key_padding_mask, T_key_lengths,
+    T_Q,
+    T_K,
+    T_V,
+    T_W_q,
+    T_W_k,
+    T_W_v,
+    T_W_o,
+    T_b_q,
+    T_b_k,
+    T_b_v,
+    T_b_o,
+    T_past_K,
+    T_past_V,
+    T_attn_mask,
+    T_key_mask,
+    T_key_padding_mask,
+    T_key_lengths,
     T_sinks,
     TENSOR_COUNT
 };
 
 enum option_id {
-    O_num_heads, O_num_kv_heads, O_weight_layout, O_layer,
-    O_scale, O_softcap, O_causal, O_causal_alignment, O_window, O_attn_mask_kind,
-    O_dtype, O_return, O_attention_heads, O_attention_reduce, O_tensor_format,
+    O_num_heads,
+    O_num_kv_heads,
+    O_weight_layout,
+    O_layer,
+    O_scale,
+    O_softcap,
+    O_causal,
+    O_causal_alignment,
+    O_window,
+    O_attn_mask_kind,
+    O_dtype,
+    O_return,
+    O_attention_heads,
+    O_attention_reduce,
+    O_tensor_format,
     OPTION_COUNT
 };
 

@@ -21,9 +21,9 @@
 #define ALIGNMENT   64u
 #define FIRST_CHUNK (32u * 1024)
 #define NEXT_CHUNK  (64u * 1024)
-#define LARGE       (48u * 1024)   /* from here on a mapping of its own */
-#define PAGE        4096u          /* granularity of charges for mappings */
-#define GROW_STEP   (256u * 1024)  /* a mapped growing block is charged in steps of this size */
+#define LARGE       (48u * 1024)  /* from here on a mapping of its own */
+#define PAGE        4096u         /* granularity of charges for mappings */
+#define GROW_STEP   (256u * 1024) /* a mapped growing block is charged in steps of this size */
 #define GROW_FIRST  512u
 
 struct mem_slot {
@@ -56,7 +56,8 @@ bool mem_charge(struct mem_budget *budget, size_t bytes) {
                                                     memory_order_relaxed));
     size_t now = used + bytes, peak = atomic_load_explicit(&budget->peak, memory_order_relaxed);
     while (peak < now && !atomic_compare_exchange_weak_explicit(&budget->peak, &peak, now, memory_order_relaxed,
-                                                                memory_order_relaxed)) {}
+                                                                memory_order_relaxed)) {
+    }
     return true;
 }
 

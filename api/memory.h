@@ -17,9 +17,9 @@
 #include <stddef.h>
 
 struct mem_budget {
-    size_t limit;             /* bytes; set once before use */
-    atomic_size_t used;       /* bytes charged now */
-    atomic_size_t peak;       /* most ever charged */
+    size_t limit;       /* bytes; set once before use */
+    atomic_size_t used; /* bytes charged now */
+    atomic_size_t peak; /* most ever charged */
     /* Tests only: asked before every allocation; true = behave as if the allocator had said no. NULL in the server. */
     bool (*refuse)(void *refuse_arg);
     void *refuse_arg;
@@ -51,9 +51,9 @@ enum mem_status mem_would(const struct mem_arena *arena, size_t bytes);
 
 struct mem_grow {
     struct mem_arena *arena;
-    char *data;       /* aligned to 64; NULL while empty */
-    size_t size;      /* bytes in use, set by the owner */
-    size_t capacity;  /* bytes that may be written; all of them are charged */
+    char *data;            /* aligned to 64; NULL while empty */
+    size_t size;           /* bytes in use, set by the owner */
+    size_t capacity;       /* bytes that may be written; all of them are charged */
     struct mem_slot *slot; /* private: the mapping it has outgrown the arena into, or NULL */
 };
 

@@ -15,7 +15,14 @@
 
 /* What `return` can name, in the order of the contract, which is the order of the answer. */
 enum output_id {
-    OUT_OUTPUT, OUT_ATTENTION, OUT_HEADS, OUT_PROJECTIONS, OUT_SCORES, OUT_LOGSUMEXP, OUT_CONCAT, OUT_PRESENT,
+    OUT_OUTPUT,
+    OUT_ATTENTION,
+    OUT_HEADS,
+    OUT_PROJECTIONS,
+    OUT_SCORES,
+    OUT_LOGSUMEXP,
+    OUT_CONCAT,
+    OUT_PRESENT,
     OUT_COUNT
 };
 extern const char *const output_names[OUT_COUNT];

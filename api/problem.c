@@ -50,7 +50,8 @@ static const struct row table[PROBLEM_COUNT] = {
     [PROBLEM_BODY_TOO_LARGE] = {413, "body_too_large", "The body is too large"},
     [PROBLEM_RESULT_TOO_LARGE] = {413, "result_too_large", "The result would be too large"},
     [PROBLEM_MEMORY_TOO_LARGE] = {413, "memory_too_large", "The request needs more memory than the limit"},
-    [PROBLEM_UNSUPPORTED_MEDIA_TYPE] = {415, "unsupported_media_type", "The body is of a media type that is not read here"},
+    [PROBLEM_UNSUPPORTED_MEDIA_TYPE] = {415, "unsupported_media_type",
+                                        "The body is of a media type that is not read here"},
     [PROBLEM_EXPECTATION_FAILED] = {417, "expectation_failed", "The Expect header asks for something unknown"},
     [PROBLEM_HEADERS_TOO_LARGE] = {431, "headers_too_large", "The headers are too large"},
     [PROBLEM_INTERNAL] = {500, "internal", "The server made a mistake"},
@@ -154,19 +155,22 @@ bool problem_memory(struct problem *p, enum mem_status why, const struct mem_bud
     if (p->code != PROBLEM_NONE) return false;
     switch (why) {
     case MEM_TOO_LARGE:
-        problem_set(p, PROBLEM_MEMORY_TOO_LARGE, pointer,
-                    "%s needs %zu bytes more, which takes this request past the memory limit of %zu bytes (--max-memory). "
-                    "Send less at once, or raise the limit.",
-                    what, bytes, budget->limit);
+        problem_set(
+            p, PROBLEM_MEMORY_TOO_LARGE, pointer,
+            "%s needs %zu bytes more, which takes this request past the memory limit of %zu bytes (--max-memory). "
+            "Send less at once, or raise the limit.",
+            what, bytes, budget->limit);
         break;
     case MEM_BUSY:
-        problem_set(p, PROBLEM_MEMORY_BUSY, pointer,
-                    "%s needs %zu bytes more; the limit of %zu bytes (--max-memory) would allow it, but other requests hold "
-                    "the memory now. Try again later.",
-                    what, bytes, budget->limit);
+        problem_set(
+            p, PROBLEM_MEMORY_BUSY, pointer,
+            "%s needs %zu bytes more; the limit of %zu bytes (--max-memory) would allow it, but other requests hold "
+            "the memory now. Try again later.",
+            what, bytes, budget->limit);
         break;
     default:
-        problem_set(p, PROBLEM_OUT_OF_MEMORY, pointer, "The system refused %zu bytes for %s. Try again later.", bytes, what);
+        problem_set(p, PROBLEM_OUT_OF_MEMORY, pointer, "The system refused %zu bytes for %s. Try again later.", bytes,
+                    what);
         break;
     }
     p->limit = budget->limit;
@@ -192,7 +196,10 @@ static void put_text(struct out *o, const char *text) { put(o, text, strlen(text
 /* Length of the well-formed UTF-8 sequence (RFC 3629) at s, 0 if it is not one. Stops at the NUL by itself. */
 static size_t utf8_length(const unsigned char *s) {
     if (s[0] < 0x80) return 1;
-    size_t n = s[0] >= 0xC2 && s[0] <= 0xDF ? 2 : s[0] >= 0xE0 && s[0] <= 0xEF ? 3 : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4 : 0;
+    size_t n = s[0] >= 0xC2 && s[0] <= 0xDF   ? 2
+               : s[0] >= 0xE0 && s[0] <= 0xEF ? 3
+               : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4
+                                              : 0;
     if (n == 0) return 0;
     unsigned char low = s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80;
     unsigned char high = s[0] == 0xED ? 0x9F : s[0] == 0xF4 ? 0x8F : 0xBF;

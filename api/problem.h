@@ -18,22 +18,48 @@
 enum problem_code {
     PROBLEM_NONE = 0,
     /* 400: the body is not JSON (or not safetensors) */
-    PROBLEM_JSON_SYNTAX,          /* {"Q":[[1 2]]                                  */
-    PROBLEM_JSON_EMPTY,           /* no body at all                                 */
-    PROBLEM_JSON_NON_FINITE,      /* [[NaN]], [[-Infinity]], [[1e999]]              */
-    PROBLEM_JSON_TOO_DEEP,        /* 100000 brackets                                */
-    PROBLEM_NUMBER_TOO_LONG,      /* one number of more than 1,000 characters       */
-    PROBLEM_SAFETENSORS,          /* a file that breaks a rule of the format        */
-    PROBLEM_HTTP,                 /* a request that is not HTTP/1.1 as it should be */
+    PROBLEM_JSON_SYNTAX,     /* {"Q":[[1 2]]                                  */
+    PROBLEM_JSON_EMPTY,      /* no body at all                                 */
+    PROBLEM_JSON_NON_FINITE, /* [[NaN]], [[-Infinity]], [[1e999]]              */
+    PROBLEM_JSON_TOO_DEEP,   /* 100000 brackets                                */
+    PROBLEM_NUMBER_TOO_LONG, /* one number of more than 1,000 characters       */
+    PROBLEM_SAFETENSORS,     /* a file that breaks a rule of the format        */
+    PROBLEM_HTTP,            /* a request that is not HTTP/1.1 as it should be */
     /* 422: JSON, but wrong */
-    PROBLEM_MISSING_FIELD, PROBLEM_UNKNOWN_FIELD, PROBLEM_DUPLICATE_FIELD, PROBLEM_WRONG_TYPE, PROBLEM_OUT_OF_RANGE,
-    PROBLEM_SHAPE_MISMATCH, PROBLEM_RAGGED, PROBLEM_RANK, PROBLEM_AMBIGUOUS_MASK, PROBLEM_CONFLICT,
-    PROBLEM_BAD_BASE64, PROBLEM_NON_FINITE_INPUT, PROBLEM_NON_FINITE_RESULT,
+    PROBLEM_MISSING_FIELD,
+    PROBLEM_UNKNOWN_FIELD,
+    PROBLEM_DUPLICATE_FIELD,
+    PROBLEM_WRONG_TYPE,
+    PROBLEM_OUT_OF_RANGE,
+    PROBLEM_SHAPE_MISMATCH,
+    PROBLEM_RAGGED,
+    PROBLEM_RANK,
+    PROBLEM_AMBIGUOUS_MASK,
+    PROBLEM_CONFLICT,
+    PROBLEM_BAD_BASE64,
+    PROBLEM_NON_FINITE_INPUT,
+    PROBLEM_NON_FINITE_RESULT,
     /* as HTTP says */
-    PROBLEM_UNAUTHORIZED, PROBLEM_FORBIDDEN, PROBLEM_NOT_FOUND, PROBLEM_METHOD_NOT_ALLOWED, PROBLEM_NOT_ACCEPTABLE, PROBLEM_TIMEOUT,
-    PROBLEM_LENGTH_REQUIRED, PROBLEM_BODY_TOO_LARGE, PROBLEM_RESULT_TOO_LARGE, PROBLEM_MEMORY_TOO_LARGE,
-    PROBLEM_UNSUPPORTED_MEDIA_TYPE, PROBLEM_EXPECTATION_FAILED, PROBLEM_HEADERS_TOO_LARGE, PROBLEM_INTERNAL, PROBLEM_NOT_IMPLEMENTED,
-    PROBLEM_QUEUE_FULL, PROBLEM_MEMORY_BUSY, PROBLEM_DRAINING, PROBLEM_OUT_OF_MEMORY, PROBLEM_DEADLINE,
+    PROBLEM_UNAUTHORIZED,
+    PROBLEM_FORBIDDEN,
+    PROBLEM_NOT_FOUND,
+    PROBLEM_METHOD_NOT_ALLOWED,
+    PROBLEM_NOT_ACCEPTABLE,
+    PROBLEM_TIMEOUT,
+    PROBLEM_LENGTH_REQUIRED,
+    PROBLEM_BODY_TOO_LARGE,
+    PROBLEM_RESULT_TOO_LARGE,
+    PROBLEM_MEMORY_TOO_LARGE,
+    PROBLEM_UNSUPPORTED_MEDIA_TYPE,
+    PROBLEM_EXPECTATION_FAILED,
+    PROBLEM_HEADERS_TOO_LARGE,
+    PROBLEM_INTERNAL,
+    PROBLEM_NOT_IMPLEMENTED,
+    PROBLEM_QUEUE_FULL,
+    PROBLEM_MEMORY_BUSY,
+    PROBLEM_DRAINING,
+    PROBLEM_OUT_OF_MEMORY,
+    PROBLEM_DEADLINE,
     PROBLEM_LAYER_NOT_FOUND,
     PROBLEM_COUNT
 };
@@ -44,15 +70,15 @@ struct problem {
     char pointer[256];  /* RFC 6901, or "" */
     char expected[160]; /* JSON text of the member, or "" when it does not apply */
     char actual[160];
-    char stage[32];     /* non_finite_result: where */
-    size_t index[4];    /* non_finite_result: first element */
+    char stage[32];  /* non_finite_result: where */
+    size_t index[4]; /* non_finite_result: first element */
     size_t rank;
     long long position; /* byte offset in the body, -1: none (with line and column in detail) */
     size_t limit, size; /* 413; both 0: none */
 };
 
-int problem_status(enum problem_code code);          /* 422 */
-const char *problem_name(enum problem_code code);    /* "shape_mismatch" */
+int problem_status(enum problem_code code);       /* 422 */
+const char *problem_name(enum problem_code code); /* "shape_mismatch" */
 const char *problem_title(enum problem_code code);
 
 /* PROBLEM_NONE, everything else empty. Zeroed memory with position -1 is the same. */

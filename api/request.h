@@ -24,9 +24,9 @@ struct request {
     struct mem_arena *arena;
     struct mem_budget *budget;
     struct problem *problem;
-    unsigned where;      /* IN_MHA or IN_LAYER: which document this is */
-    uint64_t seen;       /* a bit per field, by its place in `fields` */
-    bool dtype_known;    /* the reader met "dtype" already: numbers may be read straight to it */
+    unsigned where;   /* IN_MHA or IN_LAYER: which document this is */
+    uint64_t seen;    /* a bit per field, by its place in `fields` */
+    bool dtype_known; /* the reader met "dtype" already: numbers may be read straight to it */
     enum mha_dtype dtype;
     struct tensor tensor[TENSOR_COUNT];
     struct cJSON *rest;  /* the object of all other fields; NULL until request_options */
@@ -47,17 +47,20 @@ struct tensor *request_tensor(struct request *request, enum tensor_id id);
  * it holds (for the budget). */
 bool request_options(struct request *request, const char *text, size_t length, size_t values);
 
-/* The problem for core, its results, and the answer they will make. */
+/* The problem for core, its results and workspace, and the answer they will make. */
 struct job {
     struct options options;
     bool batched; /* Q had a batch dimension */
     struct mha_problem problem;
     struct mha_result result;
+    struct mha_need need;
+    void *workspace;
     struct response response;
 };
 
-/* Checks the request and fills the job: tensors converted, results allocated, nothing computed. `layer` is the resident layer
- * that options.layer names (found by the caller), or NULL. The job borrows from the request's arena. */
-bool request_build(struct request *request, const struct mha_layer *layer, struct job *job);
+/* Checks the request and fills the job: tensors converted, results and workspace allocated for `threads`, nothing computed.
+ * `layer` is the resident layer that request->options names (found by the caller), or NULL. The job borrows from the request's
+ * arena. job->options must have been filled by options_read. */
+bool request_build(struct request *request, const struct mha_layer *layer, size_t threads, struct job *job);
 
 #endif

@@ -22,7 +22,8 @@ struct response_tensor {
     size_t rank;
     size_t dim[4];
     size_t bytes;
-    void *data; /* elements of the response's dtype, or NULL when empty */
+    void *data;  /* elements of the response's dtype */
+    void **slot; /* the member of struct mha_result that gets the address */
 };
 
 #define RESPONSE_TENSORS 12
@@ -40,7 +41,7 @@ struct response {
 /* The JSON writer's place in the answer. */
 struct response_json {
     const struct response *response;
-    size_t next;   /* tensor to write */
+    size_t next; /* tensor to write */
     int stage;
     struct tensor_write tensor;
 };

@@ -33,11 +33,11 @@ struct tensor {
     enum tensor_type type; /* of the elements in `data` now */
     size_t rank;           /* 0: a bare number (key_lengths) */
     size_t dim[TENSOR_RANK_MAX];
-    size_t count;          /* product of dim */
-    unsigned seen;         /* TENSOR_TEXT_NUMBERS | NULLS | BOOLEANS that occurred (from_text) */
-    void *data;            /* [dim[0], ..., dim[rank-1]]; may be borrowed and unaligned (safetensors) until converted */
-    struct mem_grow grow;  /* owns data, unless grow.data is NULL */
-    struct mem_grow ties;  /* see tensor_text.h */
+    size_t count;         /* product of dim */
+    unsigned seen;        /* TENSOR_TEXT_NUMBERS | NULLS | BOOLEANS that occurred (from_text) */
+    void *data;           /* [dim[0], ..., dim[rank-1]]; may be borrowed and unaligned (safetensors) until converted */
+    struct mem_grow grow; /* owns data, unless grow.data is NULL */
+    struct mem_grow ties; /* see tensor_text.h */
     struct tensor_text *text; /* kept only when there are ties */
 };
 

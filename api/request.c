@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * api/request.c - the life of a struct request, and the road from it to a problem that core can run.
+ *
+ * Model of request_build, each step able to refuse: the inputs Q, K, V (with K = Q and V = K when absent), the weights or the
+ * resident layer, the cache, the masks, the numbers (scale, softcap, sinks), the results. Sizes are compared with the memory
+ * limit before anything is allocated for results.
+ */
+#include "request.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "masks.h"
+#include "weights.h"
+
+/* ---- the life of a request ---- */
+
+void request_init(struct request *request, unsigned where, struct mem_arena *arena, struct mem_budget *budget,
+                  struct problem *problem) {
+    memset(request, 0, sizeof *request);
+    request->where = where;
+    request->arena = arena;
+    request->budget = budget;
+    request->problem = problem;
+}
+
+void request_free(struct request *request) {
+    cJSON_Delete(request->rest);
+    mem_uncharge(request->budget, request->rest_charged);
+    request->rest = NULL;
+    request->rest_charged = 0;
+}
+
+const struct field *request_field(struct request *request, const char *name, size_t length) {
+    const struct field *field = field_find(name, length);
+    char pointer[PROBLEM_POINTER_MAX];
+    problem_pointer_index(pointer, name, NULL, 0);
+    if (field && !(field->where & request->where)) {
+        problem_set(request->problem, PROBLEM_UNKNOWN_FIELD, pointer, "%s is a field of %s, not of this document.",
+                    field->name, request->where == IN_LAYER ? "POST /v1/mha" : "PUT /v1/layers");
+        return NULL;
+    }
+    if (!field) {
+        const char *meant = field_suggest(name, request->where);
+        problem_set(request->problem, PROBLEM_UNKNOWN_FIELD, pointer, "There is no field \"%.80s\".%s%s%s", name,
+                    meant ? " Did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+        return NULL;
+    }
+    uint64_t bit = 1ull << (field - fields);
+    if (request->seen & bit) {
+        problem_set(request->problem, PROBLEM_DUPLICATE_FIELD, pointer, "%s occurs twice; which one is meant?",
+                    field->name);
+        return NULL;
+    }
+    request->seen |= bit;
+    return field;
+}
+
+struct tensor *request_tensor(struct request *request, enum tensor_id id) {
+    return request->tensor[id].given ? &request->tensor[id] : NULL;
+}
+
+/* cJSON writes where its last parse failed to one process-wide place: parses take turns, for the microsecond one lasts. */
+static pthread_mutex_t cjson_turn = PTHREAD_MUTEX_INITIALIZER;
+
+bool request_options(struct request *request, const char *text, size_t length, size_t values) {
+    size_t charge = (values + 1) * (sizeof(cJSON) + 32) + length; /* nodes with malloc's overhead, names and strings */
+    enum mem_status why = mem_would(request->arena, charge);
+    if (why == MEM_OK && !mem_charge(request->budget, charge)) why = MEM_BUSY;
+    if (why != MEM_OK)
+        return problem_memory(request->problem, why, request->budget, "", charge, "The options of the request");
+    request->rest_charged = charge;
+    pthread_mutex_lock(&cjson_turn);
+    request->rest = cJSON_ParseWithLength(text, length);
+    pthread_mutex_unlock(&cjson_turn);
+    if (request->rest) return true; /* the text was checked before: only memory can have failed */
+    return problem_memory(request->problem, MEM_FAILED, request->budget, "", charge, "the options of the request");
+}
+
+/* ---- Q, K, V ---- */
+
+static bool refuse_shape(struct request *request, enum problem_code code, const char *name, const char *expected,
+                         const char *actual, const char *text) {
+    char pointer[PROBLEM_POINTER_MAX];
+    problem_set(request->problem, code, problem_pointer_index(pointer, name, NULL, 0), "%s", text);
+    problem_expected(request->problem, "%s", expected);
+    problem_actual(request->problem, "%s", actual);
+    return false;
+}
+
+/* An input has rank 2 or 3 and holds numbers. */
+static bool check_input(struct request *request, enum tensor_id id) {
+    const struct tensor *t = &request->tensor[id];
+    const struct field *field = field_of_tensor(id);
+    char text[400], shape[PROBLEM_SHAPE_MAX];
+    problem_shape(shape, t->dim, t->rank);
+    if (t->type == TENSOR_BOOL && t->count)
+        return refuse_shape(request, PROBLEM_WRONG_TYPE, field->name, "\"numbers\"", "\"booleans\"",
+                            "Q, K and V must hold numbers, not booleans.");
+    if (t->rank == 2 || t->rank == 3) return true;
+    const char *more = "";
+    if (t->rank == 1) more = " One row still takes two pairs of brackets: [[...]].";
+    if (t->rank == 4)
+        more = " Inputs already split by head are past_K and past_V, or merge the heads into the last dimension.";
+    snprintf(text, sizeof text, "%s has rank %zu (%s) but must be %s.%s", field->name, t->rank, shape, field->form,
+             more);
+    return refuse_shape(request, PROBLEM_RANK, field->name, "\"rank 2 or 3\"", shape, text);
+}
+
+/* An input must agree with Q on having a batch and on its size. */
+static bool check_batch(struct request *request, const char *name, const struct tensor *t) {
+    const struct tensor *q = &request->tensor[T_Q];
+    char text[400], shape[PROBLEM_SHAPE_MAX], q_shape[PROBLEM_SHAPE_MAX];
+    problem_shape(shape, t->dim, t->rank);
+    problem_shape(q_shape, q->dim, q->rank);
+    if (t->rank != q->rank) {
+        snprintf(text, sizeof text, "%s is %s but Q is %s: either both have a batch dimension or neither.", name, shape,
+                 q_shape);
+        return refuse_shape(request, PROBLEM_RANK, name, q_shape, shape, text);
+    }
+    if (q->rank == 3 && t->dim[0] != q->dim[0]) {
+        snprintf(text, sizeof text, "%s is %s but Q is %s: the batch sizes %zu and %zu must be equal.", name, shape,
+                 q_shape, t->dim[0], q->dim[0]);
+        return refuse_shape(request, PROBLEM_SHAPE_MISMATCH, name, q_shape, shape, text);
+    }
+    return true;
+}
+
+static bool check_rows(struct request *request, const char *k_name, const struct tensor *k, const char *v_name,
+                       const struct tensor *v) {
+    char text[400], expected[32], actual[32];
+    size_t n_k = k->dim[k->rank - 2], n_v = v->dim[v->rank - 2];
+    if (n_k == n_v) return true;
+    snprintf(text, sizeof text, "%s has %zu rows (keys) but %s has %zu (values); each key needs one value.%s", k_name,
+             n_k, v_name, n_v, k_name[0] == 'Q' ? " (K was not sent, so K = Q.)" : "");
+    snprintf(expected, sizeof expected, "%zu", n_k);
+    snprintf(actual, sizeof actual, "%zu", n_v);
+    return refuse_shape(request, PROBLEM_SHAPE_MISMATCH, v_name, expected, actual, text);
+}
+
+static bool convert(struct request *request, enum tensor_id id, enum mha_dtype dtype) {
+    return tensor_convert(&request->tensor[id], field_of_tensor(id)->name, dtype, false, request->arena,
+                          request->budget, request->problem);
+}
+
+static bool build_inputs(struct request *request, struct job *job, struct input_widths *widths) {
+    struct mha_problem *p = &job->problem;
+    if (!request_tensor(request, T_Q))
+        return problem_set(request->problem, PROBLEM_MISSING_FIELD, "/Q",
+                           "Q is missing: the queries, [n_q, d_q] or [B, n_q, d_q]. K defaults to Q, and V to K.");
+    bool has_k = request_tensor(request, T_K), has_v = request_tensor(request, T_V);
+    const struct tensor *q = &request->tensor[T_Q];
+    const struct tensor *k = has_k ? &request->tensor[T_K] : q;
+    const struct tensor *v = has_v ? &request->tensor[T_V] : k;
+    widths->q_name = "Q";
+    widths->k_name = has_k ? "K" : "Q";
+    widths->v_name = has_v ? "V" : widths->k_name;
+    if (!check_input(request, T_Q) || (has_k && !check_input(request, T_K)) || (has_v && !check_input(request, T_V)))
+        return false;
+    if (!check_batch(request, widths->k_name, k) || !check_batch(request, widths->v_name, v)) return false;
+    if (!check_rows(request, widths->k_name, k, widths->v_name, v)) return false;
+    if (!convert(request, T_Q, p->dtype) || !convert(request, T_K, p->dtype) || !convert(request, T_V, p->dtype))
+        return false;
+    job->batched = q->rank == 3;
+    p->B = job->batched ? q->dim[0] : 1;
+    p->n_q = q->dim[q->rank - 2];
+    p->n_k = k->dim[k->rank - 2];
+    widths->d_q = p->d_q = q->dim[q->rank - 1];
+    widths->d_kin = p->d_kin = k->dim[k->rank - 1];
+    widths->d_vin = p->d_vin = v->dim[v->rank - 1];
+    p->Q = q->data;
+    p->K = k->data;
+    p->V = v->data;
+    return true;
+}
+
+/* ---- weights or a layer ---- */
+
+static void take_shape(struct mha_problem *p, const struct mha_layer_shape *s) {
+    p->h = s->h;
+    p->h_kv = s->h_kv;
+    p->d_k = s->d_k;
+    p->d_v = s->d_v;
+    p->d_q = s->d_q;
+    p->d_kin = s->d_kin;
+    p->d_vin = s->d_vin;
+    p->d_out = s->d_out;
+}
+
+/* A layer brings weights, biases, head counts and layout: none of them may come with the request. */
+static bool refuse_beside_layer(struct request *request, const struct options *o) {
+    const char *name = NULL;
+    for (int id = T_W_q; id <= T_b_o && !name; id++)
+        if (request->tensor[id].given || request->tensor[id].null) name = field_of_tensor((enum tensor_id)id)->name;
+    if (!name && o->has_num_heads) name = "num_heads";
+    if (!name && o->has_num_kv_heads) name = "num_kv_heads";
+    if (!name && o->has_layout) name = "weight_layout";
+    if (!name) return true;
+    char pointer[PROBLEM_POINTER_MAX];
+    return problem_set(
+        request->problem, PROBLEM_CONFLICT, problem_pointer_index(pointer, name, NULL, 0),
+        "layer \"%.60s\" brings its own weights, biases and head counts, so %s cannot be sent beside it. Leave one "
+        "of the two out.",
+        o->layer, name);
+}
+
+static bool check_layer_width(struct request *request, const char *layer, const char *name, size_t width,
+                              const char *weight, size_t expects) {
+    char text[400], expected[32], actual[32];
+    if (width == expects) return true;
+    snprintf(text, sizeof text, "%s has width %zu but %s of layer \"%.60s\" takes width %zu.", name, width, weight,
+             layer, expects);
+    snprintf(expected, sizeof expected, "%zu", expects);
+    snprintf(actual, sizeof actual, "%zu", width);
+    return refuse_shape(request, PROBLEM_SHAPE_MISMATCH, name, expected, actual, text);
+}
+
+static bool build_from_layer(struct request *request, struct job *job, const struct mha_layer *layer,
+                             const struct input_widths *in) {
+    const struct mha_layer_shape *s = mha_layer_shape(layer);
+    const char *name = job->options.layer;
+    if (!check_layer_width(request, name, in->q_name, in->d_q, "W_q", s->d_q) ||
+        !check_layer_width(request, name, in->k_name, in->d_kin, "W_k", s->d_kin) ||
+        !check_layer_width(request, name, in->v_name, in->d_vin, "W_v", s->d_vin))
+        return false;
+    take_shape(&job->problem, s);
+    job->problem.layer = layer;
+    return true;
+}
+
+static bool build_from_weights(struct request *request, struct job *job, const struct input_widths *in) {
+    struct mha_layer_shape shape;
+    if (!weights_build(request, &job->options, job->problem.dtype, in, &shape, &job->problem.weights)) return false;
+    take_shape(&job->problem, &shape);
+    return true;
+}
+
+/* The working precision: the layer's, the request's, float64. */
+static bool choose_dtype(struct request *request, struct job *job, const struct mha_layer *layer) {
+    const struct options *o = &job->options;
+    job->problem.dtype = o->dtype;
+    if (!layer) return true;
+    enum mha_dtype own = mha_layer_shape(layer)->dtype;
+    job->problem.dtype = own;
+    if (!o->has_dtype || o->dtype == own) return true;
+    return problem_set(request->problem, PROBLEM_CONFLICT, "/dtype",
+                       "dtype is \"%s\" but layer \"%.60s\" was loaded as %s; leave dtype out to use the layer's.",
+                       o->dtype == MHA_F64 ? "float64" : "float32", o->layer, own == MHA_F64 ? "float64" : "float32");
+}
+
+/* ---- the cache and the sinks ---- */
+
+/* past_K [h_kv, n_past, d_k] or past_V [h_kv, n_past, d_v], with B in front when Q has it. */
+static bool check_past(struct request *request, const struct job *job, enum tensor_id id, size_t d,
+                       const char *d_name) {
+    const struct tensor *t = &request->tensor[id];
+    const char *name = field_of_tensor(id)->name;
+    const struct mha_problem *p = &job->problem;
+    char text[500], shape[PROBLEM_SHAPE_MAX], want[128];
+    size_t lead = job->batched ? 1 : 0;
+    problem_shape(shape, t->dim, t->rank);
+    bool rank_fits = t->rank == 3 + lead;
+    if (rank_fits && (!lead || t->dim[0] == p->B) && t->dim[lead] == p->h_kv && t->dim[lead + 2] == d) return true;
+    if (lead)
+        snprintf(want, sizeof want, "[%zu,%zu,\"n_past\",%zu]", p->B, p->h_kv, d);
+    else
+        snprintf(want, sizeof want, "[%zu,\"n_past\",%zu]", p->h_kv, d);
+    snprintf(text, sizeof text,
+             "%s is %s but must be %s: %s%zu key/value heads (h_kv), n_past rows, %s = %zu. A cache is already "
+             "projected and split "
+             "by head.",
+             name, shape, job->batched ? "[B, h_kv, n_past, d]" : "[h_kv, n_past, d] (Q has no batch dimension)",
+             job->batched ? "B as in Q, " : "", p->h_kv, d_name, d);
+    return refuse_shape(request, rank_fits ? PROBLEM_SHAPE_MISMATCH : PROBLEM_RANK, name, want, shape, text);
+}
+
+static bool build_past(struct request *request, struct job *job) {
+    struct tensor *k = request_tensor(request, T_past_K), *v = request_tensor(request, T_past_V);
+    struct mha_problem *p = &job->problem;
+    if (!k && !v) return true;
+    if (!k || !v)
+        return problem_set(request->problem, PROBLEM_MISSING_FIELD, k ? "/past_V" : "/past_K",
+                           "%s is there but %s is missing; a cache needs both.", k ? "past_K" : "past_V",
+                           k ? "past_V" : "past_K");
+    if (!check_past(request, job, T_past_K, p->d_k, "d_k") || !check_past(request, job, T_past_V, p->d_v, "d_v"))
+        return false;
+    size_t lead = job->batched ? 1 : 0, n_k = k->dim[lead + 1], n_v = v->dim[lead + 1];
+    if (n_k != n_v) {
+        char text[200], expected[32], actual[32];
+        snprintf(text, sizeof text, "past_K holds %zu keys but past_V %zu values; each key needs one value.", n_k, n_v);
+        snprintf(expected, sizeof expected, "%zu", n_k);
+        snprintf(actual, sizeof actual, "%zu", n_v);
+        return refuse_shape(request, PROBLEM_SHAPE_MISMATCH, "past_V", expected, actual, text);
+    }
+    if (!convert(request, T_past_K, p->dtype) || !convert(request, T_past_V, p->dtype)) return false;
+    p->n_past = n_k;
+    p->past_K = k->data;
+    p->past_V = v->data;
+    size_t n_kv;
+    return mem_add(p->n_past, p->n_k, &n_kv) ||
+           problem_memory(request->problem, MEM_TOO_LARGE, request->budget, "/past_K", SIZE_MAX, "The cache");
+}
+
+static bool build_sinks(struct request *request, struct job *job) {
+    struct tensor *t = request_tensor(request, T_sinks);
+    if (!t) return true;
+    char text[300], shape[PROBLEM_SHAPE_MAX], expected[32];
+    if (t->rank != 1 || t->dim[0] != job->problem.h) {
+        problem_shape(shape, t->dim, t->rank);
+        snprintf(expected, sizeof expected, "[%zu]", job->problem.h);
+        snprintf(text, sizeof text, "sinks is %s but must be %s, one logit for each of the %zu heads.", shape, expected,
+                 job->problem.h);
+        return refuse_shape(request, t->rank == 1 ? PROBLEM_SHAPE_MISMATCH : PROBLEM_RANK, "sinks", expected, shape,
+                            text);
+    }
+    if (!convert(request, T_sinks, job->problem.dtype)) return false;
+    job->problem.sinks = t->data;
+    return true;
+}
+
+/* ---- which heads, which results ---- */
+
+static bool check_listed_heads(struct request *request, struct job *job) {
+    const struct options *o = &job->options;
+    size_t h = job->problem.h;
+    if (!o->heads) return true;
+    enum mem_status why;
+    unsigned char *seen = mem_alloc(request->arena, h, &why);
+    if (!seen) return problem_memory(request->problem, why, request->budget, "/attention_heads", h, "attention_heads");
+    memset(seen, 0, h);
+    for (size_t i = 0; i < o->n_heads; i++) {
+        char pointer[PROBLEM_POINTER_MAX];
+        problem_pointer_index(pointer, "attention_heads", &i, 1);
+        if (o->heads[i] >= h) {
+            problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
+                        "attention_heads names head %zu, but there are %zu heads, 0 to %zu.", o->heads[i], h, h - 1);
+            problem_actual(request->problem, "%zu", o->heads[i]);
+            return false;
+        }
+        if (seen[o->heads[i]])
+            return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer, "attention_heads names head %zu twice.",
+                               o->heads[i]);
+        seen[o->heads[i]] = 1;
+    }
+    job->result.heads_listed = o->heads;
+    job->result.n_heads_listed = o->n_heads;
+    return true;
+}
+
+/* One tensor of the answer: where core writes it and its dimensions without the batch. */
+struct output {
+    enum output_id id;
+    const char *member;
+    void **slot;
+    size_t rank;
+    size_t dim[3];
+};
+
+#define OUTPUT_TENSORS 11
+
+/* All that could be asked for, in the order of the contract. */
+static void list_outputs(struct job *job, struct output out[OUTPUT_TENSORS]) {
+    const struct mha_problem *p = &job->problem;
+    struct mha_result *r = &job->result;
+    size_t n_kv = p->n_past + p->n_k, listed = job->options.heads ? job->options.n_heads : p->h;
+    bool mean = job->options.attention_mean;
+    const struct output all[OUTPUT_TENSORS] = {
+        {OUT_OUTPUT, NULL, &r->output, 2, {p->n_q, p->d_out}},
+        {OUT_ATTENTION, NULL, &r->attention, mean ? 2 : 3, {mean ? p->n_q : listed, mean ? n_kv : p->n_q, n_kv}},
+        {OUT_HEADS, NULL, &r->heads, 3, {p->h, p->n_q, p->d_v}},
+        {OUT_PROJECTIONS, "Q", &r->proj_Q, 3, {p->h, p->n_q, p->d_k}},
+        {OUT_PROJECTIONS, "K", &r->proj_K, 3, {p->h_kv, p->n_k, p->d_k}},
+        {OUT_PROJECTIONS, "V", &r->proj_V, 3, {p->h_kv, p->n_k, p->d_v}},
+        {OUT_SCORES, NULL, &r->scores, 3, {listed, p->n_q, n_kv}},
+        {OUT_LOGSUMEXP, NULL, &r->logsumexp, 2, {p->h, p->n_q}},
+        {OUT_CONCAT, NULL, &r->concat, 2, {p->n_q, p->h * p->d_v}},
+        {OUT_PRESENT, "K", &r->present_K, 3, {p->h_kv, n_kv, p->d_k}},
+        {OUT_PRESENT, "V", &r->present_V, 3, {p->h_kv, n_kv, p->d_v}},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+static bool result_too_large(struct request *request, const char *name, const size_t *dim, size_t rank, size_t element,
+                             size_t bytes) {
+    char shape[PROBLEM_SHAPE_MAX], size[48] = "more bytes than can be counted";
+    if (bytes != SIZE_MAX) snprintf(size, sizeof size, "%zu bytes", bytes);
+    problem_set(request->problem, PROBLEM_RESULT_TOO_LARGE, "/return",
+                "%s would be %s, %zu bytes a number, which takes the results to %s; the memory limit is %zu bytes "
+                "(--max-memory). Ask for less, for fewer heads (attention_heads), or send fewer queries at once.",
+                name, problem_shape(shape, dim, rank), element, size, request->budget->limit);
+    request->problem->limit = request->budget->limit;
+    request->problem->size = bytes;
+    return false;
+}
+
+/* Puts `output` on the answer's list with its size. *total: bytes of all so far. */
+static bool add_output(struct request *request, struct job *job, const struct output *output, size_t *total) {
+    struct response_tensor *t = &job->response.tensor[job->response.count++];
+    size_t element = mha_dtype_size(job->problem.dtype), bytes = element;
+    t->name = output_names[output->id];
+    t->member = output->member;
+    t->rank = 0;
+    if (job->batched) t->dim[t->rank++] = job->problem.B;
+    for (size_t axis = 0; axis < output->rank; axis++) t->dim[t->rank++] = output->dim[axis];
+    bool counted = true, empty = false;
+    for (size_t axis = 0; axis < t->rank; axis++) {
+        empty = empty || t->dim[axis] == 0;
+        counted = counted && (t->dim[axis] == 0 || mem_mul(bytes, t->dim[axis], &bytes));
+    }
+    t->bytes = empty ? 0 : bytes;
+    if (!counted || !mem_add(*total, t->bytes, total))
+        return result_too_large(request, t->name, t->dim, t->rank, element, SIZE_MAX);
+    if (mem_would(request->arena, *total) == MEM_TOO_LARGE)
+        return result_too_large(request, t->name, t->dim, t->rank, element, *total);
+    t->slot = output->slot;
+    *t->slot = job; /* wanted; the memory comes when all sizes are known */
+    return true;
+}
+
+/* "trace" answers in the order of the paper; everything else in the order of the contract. */
+static const enum output_id contract_order[OUT_COUNT] = {OUT_OUTPUT, OUT_ATTENTION, OUT_HEADS,  OUT_PROJECTIONS,
+                                                         OUT_SCORES, OUT_LOGSUMEXP, OUT_CONCAT, OUT_PRESENT};
+static const enum output_id paper_order[OUT_COUNT] = {OUT_PROJECTIONS, OUT_SCORES, OUT_LOGSUMEXP, OUT_ATTENTION,
+                                                      OUT_HEADS,       OUT_CONCAT, OUT_OUTPUT,    OUT_PRESENT};
+
+static bool choose_outputs(struct request *request, struct job *job, size_t *total) {
+    struct output all[OUTPUT_TENSORS];
+    const enum output_id *order = job->options.trace ? paper_order : contract_order;
+    list_outputs(job, all);
+    for (size_t place = 0; place < OUT_COUNT; place++)
+        for (size_t i = 0; i < OUTPUT_TENSORS; i++) {
+            if (all[i].id != order[place] || !(job->options.outputs & 1u << all[i].id)) continue;
+            if (!add_output(request, job, &all[i], total)) return false;
+        }
+    job->response.dtype = job->problem.dtype;
+    job->response.format = job->options.format;
+    job->result.attention_mean = job->options.attention_mean;
+    return true;
+}
+
+/* What core refuses although everything above let it pass. */
+static bool refused_by_core(struct request *request, const struct mha_detail *detail) {
+    char pointer[PROBLEM_POINTER_MAX];
+    const char *field = detail->field ? detail->field : "";
+    problem_pointer_index(pointer, field, detail->index, detail->rank);
+    switch (detail->code) {
+    case MHA_ERR_OVERFLOW:
+        return problem_memory(request->problem, MEM_TOO_LARGE, request->budget, "", SIZE_MAX, "The computation");
+    case MHA_ERR_OPTION:
+        return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
+                           "%s is out of range for the working precision: %s.", field, mha_error_text(detail->code));
+    case MHA_ERR_DIMENSION:
+        return problem_set(request->problem, PROBLEM_SHAPE_MISMATCH, pointer,
+                           "%s does not fit (%zu, but %zu is needed): %s.", field, detail->actual, detail->expected,
+                           mha_error_text(detail->code));
+    default:
+        return problem_set(request->problem, PROBLEM_INTERNAL, "", "core refused the problem at %s: %s.", field,
+                           mha_error_text(detail->code));
+    }
+}
+
+/* Memory for the results and the workspace, after both sizes are known to be allowed. */
+static bool allocate(struct request *request, struct job *job, size_t results) {
+    size_t total;
+    enum mem_status why =
+        mem_add(results, job->need.workspace, &total) ? mem_would(request->arena, total) : MEM_TOO_LARGE;
+    if (why != MEM_OK) return problem_memory(request->problem, why, request->budget, "", total, "The computation");
+    for (size_t i = 0; i < job->response.count; i++) {
+        struct response_tensor *t = &job->response.tensor[i];
+        *t->slot = t->data = mem_alloc(request->arena, t->bytes, &why);
+        if (!t->data) return problem_memory(request->problem, why, request->budget, "", t->bytes, t->name);
+    }
+    job->workspace = mem_alloc(request->arena, job->need.workspace, &why);
+    return job->workspace ||
+           problem_memory(request->problem, why, request->budget, "", job->need.workspace, "The computation");
+}
+
+static bool build_results(struct request *request, struct job *job, size_t threads) {
+    struct mha_detail detail;
+    size_t results = 0;
+    if (!check_listed_heads(request, job) || !choose_outputs(request, job, &results)) return false;
+    if (mha_plan(&job->problem, &job->result, threads, &job->need, &detail) != MHA_OK)
+        return refused_by_core(request, &detail);
+    return allocate(request, job, results);
+}
+
+static void take_options(struct job *job) {
+    const struct options *o = &job->options;
+    struct mha_problem *p = &job->problem;
+    p->scale = o->has_scale ? o->scale : 1 / sqrt((double)p->d_k);
+    p->softcap = o->softcap;
+    p->causal = o->causal;
+    p->alignment = o->alignment;
+    p->window = o->has_window;
+    p->window_left = o->window_left;
+    p->window_right = o->window_right;
+}
+
+bool request_build(struct request *request, const struct mha_layer *layer, size_t threads, struct job *job) {
+    struct input_widths in;
+    job->problem = (struct mha_problem){0};
+    job->result = (struct mha_result){0};
+    job->response = (struct response){0};
+    if (!choose_dtype(request, job, layer)) return false;
+    if (job->options.layer && !refuse_beside_layer(request, &job->options)) return false;
+    if (!build_inputs(request, job, &in)) return false;
+    if (layer ? !build_from_layer(request, job, layer, &in) : !build_from_weights(request, job, &in)) return false;
+    if (!build_past(request, job) || !masks_build(request, job) || !build_sinks(request, job)) return false;
+    take_options(job);
+    return build_results(request, job, threads);
+}
