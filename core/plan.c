@@ -28,21 +28,20 @@ const char *mha_error_text(enum mha_error code) {
     return index < sizeof texts / sizeof texts[0] ? texts[index] : "unknown error";
 }
 
-/* Sum over i = 0 .. n-1 of clamp(i + a, 0, top). */
+/* Sum over i = 0 .. n-1 of clamp(i + a, 0, top): nothing before `first`, a ramp up to `last`, top from there on. */
 static double ramp_sum(double n, double a, double top) {
-    double first = a < 0 ? -a : 0;           /* from here on the ramp is above 0   */
-    double last = top - a > 0 ? top - a : 0; /* from here on it is at its top      */
+    double first = a < 0 ? -a : 0, last = top - a;
     if (first > n) first = n;
-    if (last > n) last = n;
     if (last < first) last = first;
-    double rising = (last - first) * a + (last * (last - 1) - first * (first - 1)) / 2;
-    return rising + (n - last) * (a + n > top || last < n ? top : 0);
+    if (last > n) last = n;
+    double ramp = (last - first) * a + (last * (last - 1) - first * (first - 1)) / 2;
+    return ramp + (n - last) * top;
 }
 
 /* Visible (query, key) pairs of sample b in one head, by causal, window and length. */
 static double visible_pairs(const struct mha_problem *p, size_t b) {
     double n = (double)p->n_q, keys = (double)mha_keys_of(p, b), offset = (double)mha_offset_of(p, b);
-    double end = keys, begin = -n - offset - 1;
+    double end = keys, begin = -n;
     if (p->causal) end = offset + 1;
     if (p->window) {
         double right = offset + (double)mha_reach(p->window_right) + 1;

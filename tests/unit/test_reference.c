@@ -587,6 +587,11 @@ static void a_product_that_fits_once_scaled_does_not_overflow(void **unused) {
     assert_int_equal(evaluate(&p, &r), MHA_OK);
     assert_true(((float *)r.output)[0] == 3);
     assert_true(((float *)r.output)[1] == 0);
+
+    p.d_k = p.d_q = p.d_kin = 1; /* 3e19^2 = 9e38 is too much for one product already */
+    Q[0] = K[0] = K[1] = 3e19f;
+    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    assert_true(((float *)r.output)[0] == 3);
     random_result_free(&r);
 }
 
