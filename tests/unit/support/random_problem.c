@@ -243,8 +243,13 @@ struct random_problem *random_problem_new(uint64_t seed, const struct random_lim
     draw_masks(r, &state);
     draw_options(r, &state);
     draw_aliases(&r->problem, &state);
+    r->state = ~seed;
     if (!l.no_poison && r->problem.K != r->problem.Q) poison_hidden(&r->problem, &state);
     return r;
+}
+
+void *random_numbers(struct random_problem *r, size_t n, double amplitude) {
+    return numbers(r, &r->state, n, amplitude);
 }
 
 void random_problem_free(struct random_problem *r) {

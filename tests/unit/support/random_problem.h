@@ -32,8 +32,8 @@ struct random_limits {
 
 struct random_problem {
     struct mha_problem problem;
-    uint64_t seed;
-    void *owned[24]; /* what free has to free */
+    uint64_t seed, state; /* the seed, and where random_numbers goes on */
+    void *owned[48];      /* what free has to free */
     size_t n_owned;
 };
 
@@ -45,6 +45,9 @@ size_t random_below(uint64_t *state, size_t n); /* in [0, n), n >= 1 */
 /* limits may be NULL. Never NULL. */
 struct random_problem *random_problem_new(uint64_t seed, const struct random_limits *limits);
 void random_problem_free(struct random_problem *r);
+
+/* n more numbers in [-amplitude, amplitude], of the problem's type and lifetime: for problems made by hand. */
+void *random_numbers(struct random_problem *r, size_t n, double amplitude);
 
 /* One line: seed, dimensions and options, for the message of a failing test. */
 void random_problem_describe(const struct random_problem *r, char *text, size_t size);
