@@ -10,10 +10,10 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "json_tree.h"
 #include "masks.h"
 #include "weights.h"
 
@@ -64,9 +64,6 @@ struct tensor *request_tensor(struct request *request, enum tensor_id id) {
     return request->tensor[id].given ? &request->tensor[id] : NULL;
 }
 
-/* cJSON writes where its last parse failed to one process-wide place: parses take turns, for the microsecond one lasts. */
-static pthread_mutex_t cjson_turn = PTHREAD_MUTEX_INITIALIZER;
-
 bool request_options(struct request *request, const char *text, size_t length, size_t values) {
     size_t charge = (values + 1) * (sizeof(cJSON) + 32) + length; /* nodes with malloc's overhead, names and strings */
     enum mem_status why = mem_would(request->arena, charge);
@@ -74,9 +71,7 @@ bool request_options(struct request *request, const char *text, size_t length, s
     if (why != MEM_OK)
         return problem_memory(request->problem, why, request->budget, "", charge, "The options of the request");
     request->rest_charged = charge;
-    pthread_mutex_lock(&cjson_turn);
-    request->rest = cJSON_ParseWithLength(text, length);
-    pthread_mutex_unlock(&cjson_turn);
+    request->rest = json_tree(text, length);
     if (request->rest) return true; /* the text was checked before: only memory can have failed */
     return problem_memory(request->problem, MEM_FAILED, request->budget, "", charge, "the options of the request");
 }

@@ -11,6 +11,8 @@
  */
 #include "safetensors.h"
 
+#include "json_tree.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -539,7 +541,7 @@ struct st_header *st_header_parse(const char *json, size_t length, struct st_err
     error->rule = ST_OK;
     error->text[0] = '\0';
     if (!scan_header(json, length, error)) return NULL;
-    root = cJSON_ParseWithLength(json, length);
+    root = json_tree(json, length);
     if (!root) {
         fail(error, ST_NO_MEMORY, NULL, "out of memory"); /* the scan has seen that it is JSON */
         return NULL;

@@ -326,8 +326,8 @@ static bool convert(struct request *request, enum tensor_id id, enum mha_dtype d
     return true;
 }
 
-bool weights_build(struct request *request, const struct options *o, enum mha_dtype dtype,
-                   const struct input_widths *in, struct mha_layer_shape *shape, struct mha_weights *weights) {
+bool weights_shape(struct request *request, const struct options *o, const struct input_widths *in,
+                   struct mha_layer_shape *shape) {
     const char *kv_name = o->has_num_kv_heads ? "num_kv_heads" : "num_heads";
     struct projection q = {T_W_q, "W_q", in->q_name, in->d_q, o->num_heads, "num_heads", 0, NULL};
     struct projection k = {T_W_k, "W_k", in->k_name, in->d_kin, o->num_kv_heads, kv_name, 0, &q};
@@ -342,15 +342,9 @@ bool weights_build(struct request *request, const struct options *o, enum mha_dt
         return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, "/num_heads", "num_heads times d_v is too large.");
     if (!read_output(request, o->num_heads, v.d, o->layout, &d_out)) return false;
     bool ok = check_bias(request, T_b_q, q.d * q.heads, "Q'") && check_bias(request, T_b_k, k.d * k.heads, "K'") &&
-              check_bias(request, T_b_v, v.d * v.heads, "V'") && check_bias(request, T_b_o, d_out, "the output") &&
-              convert(request, T_W_q, dtype, &weights->W_q) && convert(request, T_W_k, dtype, &weights->W_k) &&
-              convert(request, T_W_v, dtype, &weights->W_v) && convert(request, T_W_o, dtype, &weights->W_o) &&
-              convert(request, T_b_q, dtype, &weights->b_q) && convert(request, T_b_k, dtype, &weights->b_k) &&
-              convert(request, T_b_v, dtype, &weights->b_v) && convert(request, T_b_o, dtype, &weights->b_o);
+              check_bias(request, T_b_v, v.d * v.heads, "V'") && check_bias(request, T_b_o, d_out, "the output");
     if (!ok) return false;
-    weights->layout = o->layout;
-    *shape = (struct mha_layer_shape){.dtype = dtype,
-                                      .h = o->num_heads,
+    *shape = (struct mha_layer_shape){.h = o->num_heads,
                                       .h_kv = o->num_kv_heads,
                                       .d_k = q.d,
                                       .d_v = v.d,
@@ -358,5 +352,18 @@ bool weights_build(struct request *request, const struct options *o, enum mha_dt
                                       .d_kin = k.width,
                                       .d_vin = v.width,
                                       .d_out = d_out};
+    return true;
+}
+
+bool weights_build(struct request *request, const struct options *o, enum mha_dtype dtype,
+                   const struct input_widths *in, struct mha_layer_shape *shape, struct mha_weights *weights) {
+    bool ok = weights_shape(request, o, in, shape) && convert(request, T_W_q, dtype, &weights->W_q) &&
+              convert(request, T_W_k, dtype, &weights->W_k) && convert(request, T_W_v, dtype, &weights->W_v) &&
+              convert(request, T_W_o, dtype, &weights->W_o) && convert(request, T_b_q, dtype, &weights->b_q) &&
+              convert(request, T_b_k, dtype, &weights->b_k) && convert(request, T_b_v, dtype, &weights->b_v) &&
+              convert(request, T_b_o, dtype, &weights->b_o);
+    if (!ok) return false;
+    weights->layout = o->layout;
+    shape->dtype = dtype;
     return true;
 }

@@ -19,6 +19,11 @@ struct input_widths {
     const char *q_name, *k_name, *v_name;
 };
 
+/* Checks the shapes of the weights against each other; reads and converts no number. dtype of *shape is not set. False with
+ * request->problem set. */
+bool weights_shape(struct request *request, const struct options *options, const struct input_widths *in,
+                   struct mha_layer_shape *shape);
+
 /* Checks and converts the weights of the request; fills *shape and *weights (pointers into the request). dtype: the working
  * precision. False with request->problem set. */
 bool weights_build(struct request *request, const struct options *options, enum mha_dtype dtype,

@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * api/checkpoint.c - the table of model families and the search of checkpoint.h.
+ *
+ * To add a family: a row of `families`. A row whose K and V names are NULL has them packed into Q's tensor, Q K V in this
+ * order along the output axis. Rows are tried from the top; the first whose four weights exist wins.
+ *
+ * Names as in the state dicts of Hugging Face transformers and of torch.nn.MultiheadAttention.
+ */
+#include "checkpoint.h"
+
+#include "json_tree.h"
+
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    UNSCALED = 1,
+    ROTARY = 2
+}; /* scores are not divided by sqrt(d_k); Q and K are rotated unless the config denies it */
+
+struct family {
+    const char *name;
+    const char *prefix_end; /* the last words of the prefix, "" = any */
+    enum mha_layout layout;
+    unsigned traits;
+    const char *weight[4]; /* q, k, v, o */
+    const char *bias[4];
+    const char *note;
+};
+
+#define CAUSAL_NOTE  "causal in the model: send \"causal\": true"
+#define DECODER_NOTE "causal in decoders: send \"causal\": true there"
+#define T5_NOTE      "scale 1; send the relative position bias as attn_mask"
+
+static const struct family families[] = {
+    {"BERT",
+     "",
+     MHA_OUT_IN,
+     0,
+     {"self.query.weight", "self.key.weight", "self.value.weight", "output.dense.weight"},
+     {"self.query.bias", "self.key.bias", "self.value.bias", "output.dense.bias"},
+     NULL},
+    {"ViT",
+     "",
+     MHA_OUT_IN,
+     0,
+     {"attention.query.weight", "attention.key.weight", "attention.value.weight", "output.dense.weight"},
+     {"attention.query.bias", "attention.key.bias", "attention.value.bias", "output.dense.bias"},
+     NULL},
+    {"ALBERT",
+     "",
+     MHA_OUT_IN,
+     0,
+     {"query.weight", "key.weight", "value.weight", "dense.weight"},
+     {"query.bias", "key.bias", "value.bias", "dense.bias"},
+     NULL},
+    {"DistilBERT",
+     "",
+     MHA_OUT_IN,
+     0,
+     {"q_lin.weight", "k_lin.weight", "v_lin.weight", "out_lin.weight"},
+     {"q_lin.bias", "k_lin.bias", "v_lin.bias", "out_lin.bias"},
+     NULL},
+    {"GPT-2",
+     "",
+     MHA_IN_OUT,
+     0,
+     {"c_attn.weight", NULL, NULL, "c_proj.weight"},
+     {"c_attn.bias", NULL, NULL, "c_proj.bias"},
+     CAUSAL_NOTE},
+    {"torch",
+     "",
+     MHA_OUT_IN,
+     0,
+     {"in_proj_weight", NULL, NULL, "out_proj.weight"},
+     {"in_proj_bias", NULL, NULL, "out_proj.bias"},
+     NULL},
+    {"torch",
+     "",
+     MHA_OUT_IN,
+     0,
+     {"q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"},
+     {"in_proj_bias", NULL, NULL, "out_proj.bias"},
+     NULL},
+    {"GPT-Neo",
+     "attn.attention",
+     MHA_OUT_IN,
+     UNSCALED,
+     {"q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"},
+     {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
+     "scale 1; " CAUSAL_NOTE},
+    {"GPT-J",
+     "attn",
+     MHA_OUT_IN,
+     ROTARY,
+     {"q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"},
+     {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
+     CAUSAL_NOTE},
+    {"OPT/BART/Whisper",
+     "",
+     MHA_OUT_IN,
+     0,
+     {"q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"},
+     {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
+     DECODER_NOTE},
+    {"T5", "SelfAttention", MHA_OUT_IN, UNSCALED, {"q.weight", "k.weight", "v.weight", "o.weight"}, {0}, T5_NOTE},
+    {"T5", "EncDecAttention", MHA_OUT_IN, UNSCALED, {"q.weight", "k.weight", "v.weight", "o.weight"}, {0}, "scale 1"},
+    {"Llama",
+     "",
+     MHA_OUT_IN,
+     ROTARY,
+     {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"},
+     {"q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"},
+     CAUSAL_NOTE},
+};
+
+/* Tensors beside the four that make the attention something else than what mhad computes. */
+static const struct {
+    const char *name, *reason;
+} obstacles[] = {
+    {"rotary_emb.inv_freq", "it rotates Q and K by position (rotary_emb), which mhad does not do yet"},
+    {"q_norm.weight", "it normalises Q and K after the projection (q_norm), which mhad does not do"},
+    {"k_norm.weight", "it normalises Q and K after the projection (k_norm), which mhad does not do"},
+    {"q_layernorm.weight", "it normalises Q and K after the projection (q_layernorm), which mhad does not do"},
+    {"self.distance_embedding.weight",
+     "it adds relative position embeddings to the scores (distance_embedding), which mhad does not do"},
+    {"distance_embedding.weight",
+     "it adds relative position embeddings to the scores (distance_embedding), which mhad does not do"},
+    {"bias_k", "it appends a learned key and value (bias_k, bias_v), which mhad does not do"},
+    {"pos_bias_u", "it adds relative position embeddings to the scores (pos_bias_u), which mhad does not do"},
+    {"linear_pos.weight", "it adds relative position embeddings to the scores (linear_pos), which mhad does not do"},
+    {"self.relative_position_bias_table",
+     "it adds a bias by position inside windows (relative_position_bias_table), which mhad does not do"},
+};
+
+/* ---- small helpers ----------------------------------------------------------------------------------------------- */
+
+static bool refuse(struct checkpoint_layer *layer, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Keeps the first reason. Returns false. */
+static bool refuse(struct checkpoint_layer *layer, const char *format, ...) {
+    if (layer->refusal[0]) return false;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(layer->refusal, sizeof layer->refusal, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+/* `name` = prefix + stem, where the prefix is empty or ends before a '.'. */
+static bool split_name(const char *name, const char *stem, size_t *prefix) {
+    size_t n = strlen(name), m = strlen(stem);
+    if (n < m || strcmp(name + n - m, stem) != 0) return false;
+    if (n > m && name[n - m - 1] != '.') return false;
+    *prefix = n > m ? n - m - 1 : 0;
+    return true;
+}
+
+static bool ends_in_words(const char *text, size_t length, const char *words) {
+    size_t m = strlen(words);
+    if (m == 0) return true;
+    if (length < m || memcmp(text + length - m, words, m) != 0) return false;
+    return length == m || text[length - m - 1] == '.';
+}
+
+/* The tensor prefix.stem. */
+static const struct st_tensor *sibling(const struct st_header *header, const char *prefix, size_t length,
+                                       const char *stem) {
+    char name[1024];
+    int n = snprintf(name, sizeof name, "%.*s%s%s", (int)length, prefix, length ? "." : "", stem);
+    return n > 0 && (size_t)n < sizeof name ? st_find(header, name) : NULL;
+}
+
+/* Whether one of the words between the dots of the prefix is `word`. */
+static bool has_word(const char *prefix, const char *word) {
+    size_t m = strlen(word);
+    for (const char *p = prefix; (p = strstr(p, word)) != NULL; p++)
+        if ((p == prefix || p[-1] == '.') && (p[m] == '.' || p[m] == '\0')) return true;
+    return false;
+}
+
+/* The first number among the words: 3 of "model.layers.3.self_attn"; -1 if there is none. */
+static long first_index(const char *prefix) {
+    for (const char *p = prefix; *p; p++) {
+        if ((p != prefix && p[-1] != '.') || *p < '0' || *p > '9') continue;
+        long value = 0;
+        while (*p >= '0' && *p <= '9' && value < 100000) value = value * 10 + (*p++ - '0');
+        if (*p == '.' || *p == '\0') return value;
+        p--;
+    }
+    return -1;
+}
+
+/* The prefix as a layer's name: other characters become '_', too long a prefix loses its beginning. */
+static void make_name(char out[LAYER_NAME_MAX + 1], const char *prefix, size_t length) {
+    if (length == 0) {
+        strcpy(out, "attention");
+        return;
+    }
+    if (length > LAYER_NAME_MAX) {
+        prefix += length - LAYER_NAME_MAX;
+        length = LAYER_NAME_MAX;
+    }
+    for (size_t i = 0; i < length; i++) {
+        char c = prefix[i];
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+        out[i] = plain || (i > 0 && (c == '.' || c == '-')) ? c : '_';
+    }
+    out[length] = '\0';
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
+
+/* The part of the config that speaks about this layer: models made of two have one for each. */
+static const cJSON *config_for(const cJSON *config, const char *prefix) {
+    static const char *const parts[][2] = {
+        {"text_model", "text_config"},     {"language_model", "text_config"}, {"vision_model", "vision_config"},
+        {"vision_tower", "vision_config"}, {"visual", "vision_config"},       {"audio_tower", "audio_config"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const cJSON *part = cJSON_GetObjectItemCaseSensitive(config, parts[i][1]);
+        if (has_word(prefix, parts[i][0]) && cJSON_IsObject(part)) return part;
+    }
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
+    bool own = cJSON_GetObjectItemCaseSensitive(config, "num_attention_heads") != NULL;
+    return !own && cJSON_IsObject(text) ? text : config;
+}
+
+/* An integer >= 1 under one of the keys, 0 if none has one. */
+static size_t config_count(const cJSON *config, const char *const *keys) {
+    for (; *keys; keys++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, *keys);
+        if (cJSON_IsNumber(item) && item->valuedouble >= 1 && item->valuedouble <= 1e6 &&
+            item->valuedouble == (double)(long)item->valuedouble)
+            return (size_t)item->valuedouble;
+    }
+    return 0;
+}
+
+static size_t config_heads(const cJSON *config, const char *prefix) {
+    static const char *const encoder[] = {"encoder_attention_heads", NULL};
+    static const char *const decoder[] = {"decoder_attention_heads", NULL};
+    static const char *const any[] = {"num_attention_heads", "n_head", "n_heads", "num_heads", "nhead", NULL};
+    size_t heads = has_word(prefix, "decoder")   ? config_count(config, decoder)
+                   : has_word(prefix, "encoder") ? config_count(config, encoder)
+                                                 : 0;
+    return heads ? heads : config_count(config, any);
+}
+
+static bool config_truth(const cJSON *config, const char *key, bool otherwise) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    return cJSON_IsBool(item) ? cJSON_IsTrue(item) : otherwise;
+}
+
+enum rotary { ROTARY_UNKNOWN, ROTARY_YES, ROTARY_NO };
+
+static enum rotary config_rotary(const cJSON *config, long index) {
+    static const char *const signs[] = {
+        "rope_theta",      "rope_scaling", "rope_parameters",       "rotary_dim",
+        "rotary_emb_base", "rotary_pct",   "rotary_embedding_base", "partial_rotary_factor"};
+    const cJSON *kind = cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type");
+    if (cJSON_IsString(kind) && (!strcmp(kind->valuestring, "none") || !strcmp(kind->valuestring, "nope")))
+        return ROTARY_NO;
+    if (cJSON_IsString(kind) && (!strcmp(kind->valuestring, "rotary") || !strcmp(kind->valuestring, "rope")))
+        return ROTARY_YES;
+    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(config, "no_rope_layers"); /* 1: rotated, 0: not */
+    const cJSON *layer = cJSON_IsArray(layers) && index >= 0 ? cJSON_GetArrayItem(layers, (int)index) : NULL;
+    if (cJSON_IsNumber(layer)) return layer->valuedouble == 0 ? ROTARY_NO : ROTARY_YES;
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, signs[i]);
+        if (item && !cJSON_IsNull(item) && !cJSON_IsFalse(item)) return ROTARY_YES;
+    }
+    return ROTARY_UNKNOWN;
+}
+
+/* ---- one layer --------------------------------------------------------------------------------------------------- */
+
+/* One part of a layer: a tensor, or the `slice`-th third of a packed one, along its output axis. */
+static bool take(struct checkpoint_layer *layer, size_t which, const struct st_tensor *tensor, size_t rank, bool packed,
+                 size_t slice) {
+    struct layer_tensor *out = &layer->source.tensor[which];
+    char shape[64];
+    static const enum tensor_type types[ST_DTYPE_COUNT] = {
+        [ST_F64] = TENSOR_F64, [ST_F32] = TENSOR_F32, [ST_F16] = TENSOR_F16, [ST_BF16] = TENSOR_BF16};
+    st_shape_text(tensor, shape, sizeof shape);
+    if (!st_dtype_is_float(tensor->dtype))
+        return refuse(layer, "tensor \"%.100s\" is %s; only F64, F32, F16 and BF16 are read", tensor->name,
+                      st_dtype_name(tensor->dtype));
+    if (tensor->rank != rank)
+        return refuse(layer, "tensor \"%.100s\" is %s, but %zu dimensions were expected", tensor->name, shape, rank);
+    size_t axis = rank == 2 && layer->source.layout == MHA_IN_OUT ? 1 : 0; /* of the outputs */
+    if (packed && tensor->dim[axis] % 3 != 0)
+        return refuse(layer, "tensor \"%.100s\" is %s, but Q, K and V side by side make a multiple of 3", tensor->name,
+                      shape);
+    out->given = true;
+    out->type = types[tensor->dtype];
+    out->rank = rank;
+    for (size_t i = 0; i < rank; i++) out->dim[i] = tensor->dim[i];
+    out->stride = rank == 2 ? tensor->dim[1] : 1;
+    layer->tensor[which] = tensor;
+    if (packed) {
+        size_t third = tensor->dim[axis] / 3;
+        out->dim[axis] = third;
+        layer->offset[which] = slice * third * (axis == 0 ? out->stride : 1) * (st_dtype_bits(tensor->dtype) / 8);
+    }
+    return true;
+}
+
+static void take_all(struct checkpoint_layer *layer, const struct family *family, const struct st_header *header,
+                     const char *prefix, size_t length) {
+    layer->source.layout = family->layout;
+    for (size_t i = 0; i < 4; i++) {
+        const char *stem = family->weight[i], *bias = family->bias[i];
+        const struct st_tensor *w = sibling(header, prefix, length, stem ? stem : family->weight[0]);
+        const struct st_tensor *b = bias || (i < 3 && family->bias[0] && !family->bias[1])
+                                        ? sibling(header, prefix, length, bias ? bias : family->bias[0])
+                                        : NULL;
+        if (!take(layer, i, w, 2, i < 3 && !family->weight[1], i)) return;
+        if (b && !take(layer, 4 + i, b, 1, i < 3 && !family->bias[1], i)) return;
+    }
+}
+
+/* num_heads from outside or the config; num_kv_heads from the widths. */
+static bool find_heads(struct checkpoint_layer *layer, const cJSON *config, const char *prefix, size_t num_heads) {
+    struct layer_source *s = &layer->source;
+    size_t axis = s->layout == MHA_IN_OUT ? 1 : 0, q_width = s->tensor[0].dim[axis], k_width = s->tensor[1].dim[axis];
+    s->num_heads = num_heads ? num_heads : config_heads(config, prefix);
+    if (s->num_heads == 0)
+        return refuse(
+            layer, "the number of heads is not known: put the model's config.json beside the file, or say --num-heads");
+    if (q_width == 0 || q_width % s->num_heads != 0)
+        return refuse(layer, "%zu heads do not divide the width %zu of Q", s->num_heads, q_width);
+    size_t d_k = q_width / s->num_heads;
+    s->num_kv_heads = k_width / d_k;
+    if (k_width % d_k != 0 || s->num_kv_heads == 0 || s->num_heads % s->num_kv_heads != 0)
+        return refuse(layer, "the width %zu of K is not that of heads %zu wide whose number divides %zu", k_width, d_k,
+                      s->num_heads);
+    static const char *const kv_keys[] = {"num_key_value_heads", NULL};
+    size_t kv = num_heads ? 0 : config_count(config, kv_keys);
+    if (kv != 0 && kv != s->num_kv_heads)
+        return refuse(layer, "config.json says %zu key/value heads, but the width of K makes it %zu", kv,
+                      s->num_kv_heads);
+    return true;
+}
+
+static bool find_options(struct checkpoint_layer *layer, const struct family *family, const cJSON *config,
+                         const char *prefix) {
+    struct layer_source *s = &layer->source;
+    enum rotary rotary = config_rotary(config, first_index(prefix));
+    if (rotary == ROTARY_YES || (rotary == ROTARY_UNKNOWN && family->traits & ROTARY))
+        return refuse(layer,
+                      "it rotates Q and K by position (rope), which mhad does not do yet; a model without positions "
+                      "says \"position_embedding_type\": \"none\" in config.json");
+    if (config_truth(config, "scale_attn_by_inverse_layer_idx", false))
+        return refuse(layer,
+                      "its scale depends on the layer's number (scale_attn_by_inverse_layer_idx); load it with a scale "
+                      "of your own");
+    const cJSON *cap = cJSON_GetObjectItemCaseSensitive(config, "attn_logit_softcapping");
+    if (cJSON_IsNumber(cap) && cap->valuedouble > 0) {
+        s->has_softcap = true;
+        s->softcap = cap->valuedouble;
+    }
+    if (family->traits & UNSCALED || !config_truth(config, "scale_attn_weights", true)) {
+        s->has_scale = true;
+        s->scale = 1;
+    }
+    return true;
+}
+
+static void find_obstacle(struct checkpoint_layer *layer, const struct st_header *header, const char *prefix,
+                          size_t length) {
+    for (size_t i = 0; i < sizeof obstacles / sizeof *obstacles; i++)
+        if (sibling(header, prefix, length, obstacles[i].name)) refuse(layer, "%s", obstacles[i].reason);
+}
+
+/* The row of the table whose tensors are all there under the prefix of this tensor, which is its Q. */
+static const struct family *family_of(const struct st_header *header, const struct st_tensor *tensor, size_t *length) {
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const struct family *f = &families[i];
+        if (!split_name(tensor->name, f->weight[0], length) || !ends_in_words(tensor->name, *length, f->prefix_end))
+            continue;
+        bool all = true;
+        for (size_t j = 1; j < 4; j++)
+            all = all && (!f->weight[j] || sibling(header, tensor->name, *length, f->weight[j]));
+        if (all) return f;
+    }
+    return NULL;
+}
+
+struct search {
+    const struct st_header *header;
+    const unsigned char *data;
+    const cJSON *config; /* NULL: none */
+    size_t num_heads;
+};
+
+static void read_layer(const struct search *search, const struct family *family, const char *q_name, size_t length,
+                       struct checkpoint_layer *layer) {
+    char prefix[1024];
+    snprintf(prefix, sizeof prefix, "%.*s", (int)length, q_name);
+    const cJSON *config = search->config ? config_for(search->config, prefix) : NULL;
+    memset(layer, 0, sizeof *layer);
+    make_name(layer->name, q_name, length);
+    layer->family = family->name;
+    layer->note = family->note;
+    if (sibling(search->header, prefix, length, "relative_attention_bias.weight")) layer->note = T5_NOTE;
+    find_obstacle(layer, search->header, prefix, length);
+    take_all(layer, family, search->header, prefix, length);
+    if (!layer->refusal[0] && find_options(layer, family, config, prefix))
+        find_heads(layer, config, prefix, search->num_heads);
+    for (size_t i = 0; search->data && i < LAYER_TENSORS; i++)
+        if (layer->tensor[i]) layer->source.tensor[i].data = search->data + layer->tensor[i]->begin + layer->offset[i];
+    layer->usable = !layer->refusal[0];
+}
+
+/* Text by text, numbers by value: layer.2 before layer.10. */
+static int compare_names(const void *a, const void *b) {
+    const char *x = ((const struct checkpoint_layer *)a)->name, *y = ((const struct checkpoint_layer *)b)->name;
+    for (;;) {
+        if (*x >= '0' && *x <= '9' && *y >= '0' && *y <= '9') {
+            size_t n = strspn(x, "0123456789"), m = strspn(y, "0123456789");
+            int order = n != m ? (n < m ? -1 : 1) : memcmp(x, y, n);
+            if (order != 0) return order;
+            x += n;
+            y += m;
+            continue;
+        }
+        if (*x != *y) return (unsigned char)*x < (unsigned char)*y ? -1 : 1;
+        if (*x == '\0') return 0;
+        x++;
+        y++;
+    }
+}
+
+static bool find_all(const struct search *search, struct checkpoint *out) {
+    const struct st_header *header = search->header;
+    size_t length, found = 0;
+    for (size_t i = 0; i < header->n_tensors; i++) found += family_of(header, &header->tensors[i], &length) != NULL;
+    out->layers = calloc(found + 1, sizeof *out->layers);
+    if (!out->layers) return false;
+    for (size_t i = 0; i < header->n_tensors && out->count < found; i++) {
+        const struct family *family = family_of(header, &header->tensors[i], &length);
+        if (family) read_layer(search, family, header->tensors[i].name, length, &out->layers[out->count++]);
+    }
+    qsort(out->layers, out->count, sizeof *out->layers, compare_names);
+    for (size_t i = 0; i < out->count; i++) {
+        struct checkpoint_layer *layer = &out->layers[i];
+        if (i > 0 && strcmp(layer->name, out->layers[i - 1].name) == 0)
+            layer->usable = refuse(layer, "its name is that of another layer of the file");
+        out->usable += layer->usable;
+    }
+    return true;
+}
+
+static bool find_error(struct st_error *error, enum st_rule rule, const char *text) {
+    error->rule = rule;
+    snprintf(error->text, sizeof error->text, "%s", text);
+    return false;
+}
+
+bool checkpoint_find(const struct st_header *header, const unsigned char *data, const char *config, size_t num_heads,
+                     struct checkpoint *out, struct st_error *error) {
+    *out = (struct checkpoint){0};
+    cJSON *tree = config ? json_tree(config, strlen(config)) : NULL;
+    if (config && !cJSON_IsObject(tree)) {
+        cJSON_Delete(tree);
+        return find_error(error, ST_HEADER_STRUCTURE, "config.json is not a JSON object");
+    }
+    struct search search = {header, data, tree, num_heads};
+    bool ok = find_all(&search, out);
+    cJSON_Delete(tree);
+    if (!ok) return find_error(error, ST_NO_MEMORY, "out of memory");
+    if (out->count > 0) return true;
+    checkpoint_free(out);
+    return find_error(
+        error, ST_HEADER_STRUCTURE,
+        "no attention layer found: no tensors with the names of BERT, RoBERTa, ViT, ALBERT, DistilBERT, GPT-2, "
+        "torch.nn.MultiheadAttention, OPT, BART, Whisper, T5 or Llama");
+}
+
+void checkpoint_free(struct checkpoint *checkpoint) {
+    free(checkpoint->layers);
+    *checkpoint = (struct checkpoint){0};
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------------------- */
+
+static const char *type_word(const struct checkpoint_layer *layer) {
+    return layer->tensor[0] ? st_dtype_name(layer->tensor[0]->dtype) : "?";
+}
+
+static void print_layer(FILE *out, const struct checkpoint_layer *layer, int width) {
+    const struct layer_source *s = &layer->source;
+    size_t axis = s->layout == MHA_IN_OUT ? 1 : 0;
+    char heads[32] = "?", shape[48] = "?";
+    if (s->num_heads)
+        snprintf(heads, sizeof heads, s->num_kv_heads != s->num_heads ? "%zu/%zu" : "%zu", s->num_heads,
+                 s->num_kv_heads);
+    if (layer->tensor[0]) snprintf(shape, sizeof shape, "%zux%zu", s->tensor[0].dim[1 - axis], s->tensor[0].dim[axis]);
+    fprintf(out, "%-*s  %-16s  %-7s  %-11s  %-5s  %s%s\n", width, layer->name, layer->family, heads, shape,
+            type_word(layer),
+            layer->usable ? (layer->note ? layer->note : "") : "refused: ", layer->usable ? "" : layer->refusal);
+}
+
+char *checkpoint_table(const struct checkpoint *checkpoint) {
+    char *text = NULL;
+    size_t size = 0;
+    int width = 5;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    for (size_t i = 0; i < checkpoint->count; i++) {
+        int n = (int)strlen(checkpoint->layers[i].name);
+        width = n > width ? n : width;
+    }
+    fprintf(out, "%-*s  %-16s  %-7s  %-11s  %-5s  %s\n", width, "layer", "family", "heads", "W_q", "dtype", "notes");
+    for (size_t i = 0; i < checkpoint->count; i++) print_layer(out, &checkpoint->layers[i], width);
+    fprintf(out, "%zu of %zu layers can be used\n", checkpoint->usable, checkpoint->count);
+    return fclose(out) == 0 ? text : NULL;
+}
+
+/* ---- the file beside ----------------------------------------------------------------------------------------------- */
+
+static char *read_small_file(const char *path, size_t most) {
+    struct stat status;
+    char *text = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return NULL;
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (size_t)status.st_size <= most)
+        text = malloc((size_t)status.st_size + 1);
+    if (text) {
+        ssize_t n = read(fd, text, (size_t)status.st_size);
+        text[n > 0 ? n : 0] = '\0';
+    }
+    close(fd);
+    return text;
+}
+
+char *checkpoint_config_beside(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char config[4096];
+    int n = snprintf(config, sizeof config, "%.*s/config.json", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    return n > 0 && (size_t)n < sizeof config ? read_small_file(config, 16u << 20) : NULL;
+}
