@@ -35,8 +35,8 @@ ALLFLAGS  = $(STD) $(OPT) $(WARN) $(WERROR) $(HARDEN) $(SANFLAGS) $(CPPFLAGS) $(
 override LDFLAGS += -pie -pthread $(SANFLAGS) $(if $(SAN),,-Wl,-z,relro,-z,now,-z,noexecstack)
 
 # Asked for when a recipe runs, not when the file is read: pkg-config may only just have been installed.
-SERVER_PKGS := libmicrohttpd libcjson
-SERVER_LIBS  = $(shell pkg-config --libs $(SERVER_PKGS)) -lm
+SERVER_PKGS := libmicrohttpd libcjson gnutls
+SERVER_LIBS  = $(shell pkg-config --libs $(SERVER_PKGS)) $(shell pkg-config --libs libseccomp 2>/dev/null) -lm
 TEST_LIBS    = -lcmocka $(shell pkg-config --libs libcurl) $(if $(filter x86_64,$(ARCH)),-lquadmath)
 
 ifeq ($(ARCH),x86_64)
@@ -228,6 +228,8 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags | setup-build
 $(BUILD)/tests/%.o: tests/%.c $(BUILD)/.flags | setup-build setup-test
 	$(call say,CC)
 	$(Q)mkdir -p $(@D) && $(CC) $(ALLFLAGS) -c -o $@ $<
+
+$(BUILD)/server/openapi.o: api/openapi.json
 
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(SUPPORT_OBJ) $(ISA_PROBE_OBJ) $(LIBS)
 	$(call say,LINK)

@@ -22,6 +22,7 @@ needs() {
         echo "file:/usr/include/stdio.h libc6-dev"
         echo "pc:libmicrohttpd libmicrohttpd-dev"
         echo "pc:libcjson libcjson-dev"
+        echo "pc:gnutls libgnutls28-dev"
         echo "pc:libseccomp libseccomp-dev"
         ;;
     run)

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * server/conns.c - see conns.h.
+ */
+#include "conns.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "request.h"
+#include "service.h"
+#include "text.h"
+
+#define ACCEPT_AT_ONCE 64
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_un local;
+    struct sockaddr_storage room;
+};
+
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
+
+static void take_address(struct conn *conn, const union address *address) {
+    char host[INET6_ADDRSTRLEN] = "";
+    struct text out = text_in(conn->remote, sizeof conn->remote);
+    if (address->any.sa_family == AF_INET) {
+        conn->address.s6_addr[10] = conn->address.s6_addr[11] = 0xFF;
+        memcpy(&conn->address.s6_addr[12], &address->v4.sin_addr, 4);
+        inet_ntop(AF_INET, &address->v4.sin_addr, host, sizeof host);
+        text_format(&out, "%s:%u", host, (unsigned)ntohs(address->v4.sin_port));
+    } else if (address->any.sa_family == AF_INET6) {
+        conn->address = address->v6.sin6_addr;
+        inet_ntop(AF_INET6, &address->v6.sin6_addr, host, sizeof host);
+        text_format(&out, "[%s]:%u", host, (unsigned)ntohs(address->v6.sin6_port));
+    } else {
+        text_add(&out, "unix");
+    }
+}
+
+static struct conn **bucket_of(struct conns *conns, const struct conn *conn) {
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (size_t i = 0; i < 16; i++) hash = (hash ^ conn->address.s6_addr[i]) * 16777619u;
+    return &conns->bucket[(hash ^ hash >> 16) % CONN_BUCKETS];
+}
+
+static bool is_unix(const struct conn *conn) { return conn->remote[0] == 'u'; }
+
+static size_t count_from(struct conns *conns, const struct conn *conn) {
+    size_t count = 0;
+    for (const struct conn *other = *bucket_of(conns, conn); other; other = other->same_bucket)
+        count += memcmp(&other->address, &conn->address, sizeof conn->address) == 0 && !is_unix(other);
+    return count;
+}
+
+/* ---- the set ----------------------------------------------------------------------------------------------------- */
+
+static void insert(struct conns *conns, struct conn *conn) {
+    conn->next = conns->head;
+    if (conns->head) conns->head->prev = conn;
+    conns->head = conn;
+    struct conn **bucket = bucket_of(conns, conn);
+    conn->same_bucket = *bucket;
+    *bucket = conn;
+    conns->count++;
+    conn->service->metrics.connections = conns->count;
+}
+
+static void remove_conn(struct conns *conns, struct conn *conn) {
+    struct conn **link = bucket_of(conns, conn);
+    while (*link != conn) link = &(*link)->same_bucket;
+    *link = conn->same_bucket;
+    if (conn->next) conn->next->prev = conn->prev;
+    if (conn->prev)
+        conn->prev->next = conn->next;
+    else
+        conns->head = conn->next;
+    conns->count--;
+    conn->service->metrics.connections = conns->count;
+    conn_arm(conn, 0);
+    conn_unwatch(conn);
+    free(conn);
+}
+
+struct conn *conns_of(struct MHD_Connection *mhd) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+void conns_notify(void *context, struct MHD_Connection *mhd, void **socket_context,
+                  enum MHD_ConnectionNotificationCode code) {
+    struct service *service = context;
+    struct conns *conns = &service->conns;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        struct conn *conn = conns->joining;
+        conns->joining = NULL;
+        conn->mhd = mhd;
+        *socket_context = conn;
+        insert(conns, conn);
+        return;
+    }
+    if (*socket_context) remove_conn(conns, *socket_context);
+    *socket_context = NULL;
+}
+
+/* ---- accepting --------------------------------------------------------------------------------------------------- */
+
+static void send_now(int fd, const char *bytes, size_t size) {
+    ssize_t sent = send(fd, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)sent; /* a client that does not even take this has lost it */
+}
+
+/* 503 to a connection that never becomes one. */
+static void refuse(struct service *service, int fd, bool tls, enum metrics_reason reason, const char *detail) {
+    char body[PROBLEM_TEXT_MAX], head[256];
+    struct problem problem = {.code = PROBLEM_NONE, .position = -1};
+    metrics_rejected(&service->metrics, reason);
+    if (!tls) {
+        problem_set(&problem, PROBLEM_QUEUE_FULL, "", "%s", detail);
+        size_t size = problem_render(&problem, "", body);
+        struct text out = text_in(head, sizeof head);
+        text_format(&out,
+                    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
+                    "Connection: close\r\nContent-Length: %zu\r\n\r\n",
+                    size);
+        send_now(fd, head, out.size);
+        send_now(fd, body, size);
+        shutdown(fd, SHUT_WR);
+    }
+    close(fd);
+}
+
+static void add(struct service *service, const struct listener *listener, int fd, const union address *address,
+                socklen_t size) {
+    struct conns *conns = &service->conns;
+    struct conn *conn = calloc(1, sizeof *conn);
+    if (!conn || !deadline_reserve(&conns->deadlines, conns->count + 1)) {
+        free(conn);
+        refuse(service, fd, listener->tls, REJECT_MEMORY_BUSY, "The system has no memory for another connection");
+        return;
+    }
+    conn->service = service;
+    conn->fd = fd;
+    conn->tls = listener->tls;
+    take_address(conn, address);
+    if (conns->per_ip_limit && !is_unix(conn) && count_from(conns, conn) >= conns->per_ip_limit) {
+        free(conn);
+        refuse(service, fd, listener->tls, REJECT_CONNECTIONS_PER_IP,
+               "Your address has as many connections as it may (--max-connections-per-ip)");
+        return;
+    }
+    service->metrics.connections_total++;
+    conns->joining = conn;
+    struct MHD_Daemon *daemon = listener->tls ? service->secure : service->plain;
+    if (MHD_add_connection(daemon, fd, &address->any, size) == MHD_YES) {
+        conn_arm(conn, clock_now() + service->config->header_timeout);
+        return;
+    }
+    if (conns->joining) free(conns->joining); /* else conns_notify has taken it in and out again */
+    conns->joining = NULL;
+}
+
+bool conns_accept(struct service *service, const struct listener *listener) {
+    for (int i = 0; i < ACCEPT_AT_ONCE; i++) {
+        union address address = {.room = {0}};
+        socklen_t size = sizeof address;
+        int fd = accept4(listener->fd, &address.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) return false;
+        if (fd < 0 && errno == EAGAIN) return true;
+        if (fd < 0) continue; /* ECONNABORTED, EINTR and network errors are that one client's */
+        if (service->conns.count >= service->conns.limit)
+            refuse(service, fd, listener->tls, REJECT_CONNECTIONS,
+                   "As many connections are open as may be (--max-connections)");
+        else
+            add(service, listener, fd, &address, size);
+    }
+    return true;
+}
+
+/* ---- one connection ---------------------------------------------------------------------------------------------- */
+
+void conn_arm(struct conn *conn, uint64_t at) { deadline_set(&conn->service->conns.deadlines, &conn->deadline, at); }
+
+void conn_shut(struct conn *conn) {
+    conn->closing = true;
+    conn_arm(conn, 0);
+    shutdown(conn->fd, SHUT_RDWR);
+}
+
+void conn_answer_raw(struct conn *conn, const struct problem *problem, const char *request_id) {
+    char body[PROBLEM_TEXT_MAX], head[512];
+    if (!conn->tls) {
+        size_t size = problem_render(problem, request_id, body);
+        int status = problem_status(problem->code);
+        struct text out = text_in(head, sizeof head);
+        text_format(&out, "HTTP/1.1 %d %s\r\nContent-Type: application/problem+json\r\nConnection: close\r\n", status,
+                    MHD_get_reason_phrase_for((unsigned)status));
+        if (request_id[0]) text_format(&out, "X-Request-Id: %s\r\n", request_id);
+        text_format(&out, "Content-Length: %zu\r\n\r\n", size);
+        send_now(conn->fd, head, out.size);
+        send_now(conn->fd, body, size);
+    }
+    conn_shut(conn);
+}
+
+void conn_watch(struct conn *conn) {
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = conn};
+    conn->watched = epoll_ctl(conn->service->epoll, EPOLL_CTL_ADD, conn->fd, &event) == 0;
+}
+
+void conn_unwatch(struct conn *conn) {
+    if (conn->watched) epoll_ctl(conn->service->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
+    conn->watched = false;
+}
+
+void conns_shut_idle(struct service *service) {
+    for (struct conn *conn = service->conns.head; conn; conn = conn->next)
+        if (!conn->request && !conn->closing) conn_shut(conn);
+}
+
+void conns_shut_all(struct service *service) {
+    for (struct conn *conn = service->conns.head; conn; conn = conn->next)
+        if (!conn->closing) conn_shut(conn);
+}

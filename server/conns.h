@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * server/conns.h - the open connections: accepting them, limiting them, timing them, closing them.
+ *
+ * Model. We accept ourselves and hand the socket to libmicrohttpd (MHD_add_connection): so the limits answer 503 instead of
+ * leaving clients in the accept queue (libmicrohttpd 0.9.75 stops silently at 1,020), several listeners share one loop, and
+ * every connection has one absolute deadline that its own bytes cannot move. libmicrohttpd's timeouts are off. To close a
+ * connection from outside we shut its socket down; libmicrohttpd sees the end of the stream and tears it down.
+ */
+#ifndef MHA_SERVER_CONNS_H
+#define MHA_SERVER_CONNS_H
+
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../api/problem.h"
+#include "deadline.h"
+
+struct service;
+struct conn;
+struct listener;
+
+#define CONN_BUCKETS 1024
+
+struct conns {
+    struct conn *head;
+    size_t count, limit, per_ip_limit; /* per_ip_limit 0: none */
+    struct deadline_heap deadlines;
+    struct conn *bucket[CONN_BUCKETS];
+    struct conn *joining; /* handed to libmicrohttpd, which has not said yet that it started */
+};
+
+/* Accepts what waits at the listener, up to a bounded number. False: no file descriptors left, try later. */
+bool conns_accept(struct service *service, const struct listener *listener);
+/* MHD_OPTION_NOTIFY_CONNECTION, with the service. */
+void conns_notify(void *service, struct MHD_Connection *mhd, void **socket_context,
+                  enum MHD_ConnectionNotificationCode code);
+struct conn *conns_of(struct MHD_Connection *mhd);
+
+/* The one deadline of a connection; 0: none. */
+void conn_arm(struct conn *conn, uint64_t at);
+/* Lets libmicrohttpd see the end of the stream. */
+void conn_shut(struct conn *conn);
+/* Writes an answer past libmicrohttpd (plain connections only) and shuts: for requests whose body has not ended. */
+void conn_answer_raw(struct conn *conn, const struct problem *problem, const char *request_id);
+/* Watches the socket for the client going away while the request is suspended; stops watching. */
+void conn_watch(struct conn *conn);
+void conn_unwatch(struct conn *conn);
+/* Shuts every connection without a request. */
+void conns_shut_idle(struct service *service);
+void conns_shut_all(struct service *service);
+
+#endif

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * server/handler.c - the state machine of a request; see handler.h, and request.h for the phases.
+ *
+ *   HEAD --take_head--> BODY ----take_end--> (inline) ------------------------> ANSWERING
+ *            |           | ^                    \--> QUEUED -> RUNNING -> COMPUTED -^
+ *            |           v too large                                               |
+ *            +-------> DISCARD ----------------------------------------------------+
+ *
+ * A request that is refused is still read to its end before it is answered (up to DISCARD_FACTOR times --max-body), because a
+ * plain client that is still writing would meet a reset instead of the answer. With "Expect: 100-continue" it waits for our
+ * word, so there the answer goes out at once.
+ */
+#include "handler.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#include "answer.h"
+#include "media.h"
+#include "request.h"
+#include "service.h"
+#include "text.h"
+
+#define DISCARD_FACTOR 10
+#define DISCARD_LEAST  ((size_t)256 << 20) /* and at least this much */
+
+/* ---- names of a request: X-Request-Id, traceparent ---------------------------------------------------------------- */
+
+static bool is_hex(const char *s, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'f'))) return false;
+    return true;
+}
+
+/* What may be echoed into a header and a log line without a thought. */
+static bool id_is_clean(const char *id) {
+    size_t size = strlen(id);
+    if (size == 0 || size > ID_MAX) return false;
+    for (size_t i = 0; i < size; i++) {
+        char c = id[i];
+        bool word = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+        if (!word && !strchr("-._:/+=@", c)) return false;
+    }
+    return true;
+}
+
+/* 64 bits: a secret start, then a counter through the finalizer of splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t next_id(void) {
+    static uint64_t state;
+    if (state == 0 && getrandom(&state, sizeof state, GRND_NONBLOCK) != sizeof state) state = clock_wall();
+    uint64_t z = state += UINT64_C(0x9E3779B97F4A7C15);
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return z ^ z >> 31;
+}
+
+static void take_id(struct request *request) {
+    const char *given = request->headers.request_id;
+    struct text out = text_in(request->id, sizeof request->id);
+    if (given && id_is_clean(given))
+        text_add(&out, given);
+    else
+        text_format(&out, "%016" PRIx64, next_id());
+}
+
+/* W3C Trace Context: 00-<32 hex>-<16 hex>-<2 hex>, neither id all zero. Anything else is ignored, as the standard says. */
+static void take_trace(struct request *request) {
+    const char *s = request->headers.traceparent;
+    if (!s || strlen(s) != 55 || memcmp(s, "00-", 3) != 0 || s[35] != '-' || s[52] != '-') return;
+    if (!is_hex(s + 3, 32) || !is_hex(s + 36, 16) || !is_hex(s + 53, 2)) return;
+    if (strspn(s + 3, "0") >= 32 || strspn(s + 36, "0") >= 16) return;
+    memcpy(request->trace_id, s + 3, 32);
+    memcpy(request->parent_id, s + 36, 16);
+    memcpy(request->trace_flags, s + 53, 2);
+}
+
+static void copy_text(char *out, size_t size, const char *text) {
+    struct text copy = text_in(out, size);
+    text_add(&copy, text);
+}
+
+/* ---- the checks of the header, in the order in which they are answered -------------------------------------------- */
+
+static bool check_route(struct request *request) {
+    struct route_match *match = &request->match;
+    char methods[128];
+    if (!match->path)
+        return problem_set(&request->problem, PROBLEM_NOT_FOUND, "",
+                           "There is nothing at %.100s; POST /v1/mha computes, GET /openapi.json lists everything",
+                           request->path);
+    if (match->route || strcmp(request->method, "OPTIONS") == 0) return true;
+    route_methods(match->path, methods, sizeof methods);
+    return problem_set(&request->problem, PROBLEM_METHOD_NOT_ALLOWED, "", "%.100s takes %s, not %s", request->path,
+                       methods, request->method);
+}
+
+static bool check_token(struct request *request) {
+    bool open = request->match.route ? request->match.route->open : strcmp(request->method, "OPTIONS") == 0;
+    if (open || tokens_allow(&request->conn->service->tokens, request->headers.authorization)) return true;
+    return problem_set(&request->problem, PROBLEM_UNAUTHORIZED, "",
+                       request->headers.authorization ? "The token is not one of those that are valid here"
+                                                      : "Send a header Authorization: Bearer TOKEN");
+}
+
+static bool check_media(struct request *request) {
+    const struct route *route = request->match.route;
+    const char *content_type = request->headers.content_type;
+    if (!route || !route->offers) return true;
+    if (route->takes && !media_of_body(content_type, route->takes, &request->in))
+        return problem_set(
+            &request->problem, PROBLEM_UNSUPPORTED_MEDIA_TYPE, "",
+            "Content-Type is %.100s; send application/json (with curl: add -H 'Content-Type: application/json') "
+            "or application/vnd.safetensors",
+            content_type ? content_type : "missing");
+    if (!media_accepted(request->headers.accept, route->offers, &request->out))
+        return problem_set(&request->problem, PROBLEM_NOT_ACCEPTABLE, "",
+                           "Accept is %.100s; what can be had is application/json and application/vnd.safetensors",
+                           request->headers.accept);
+    return true;
+}
+
+static bool check_length(struct request *request) {
+    const struct headers *headers = &request->headers;
+    size_t max_body = request->conn->service->env.max_body;
+    bool takes_body = request->match.route && request->match.route->takes;
+    if (takes_body && !headers->content_lengths && !headers->transfer_encodings)
+        return problem_set(&request->problem, PROBLEM_LENGTH_REQUIRED, "",
+                           "A %s needs a Content-Length, or Transfer-Encoding: chunked", request->method);
+    if (request->body_declared == SIZE_MAX || request->body_declared <= max_body) return true;
+    problem_set(&request->problem, PROBLEM_BODY_TOO_LARGE, "", "The body has %zu bytes and may have %zu (--max-body)",
+                request->body_declared, max_body);
+    request->problem.limit = max_body;
+    request->problem.size = request->body_declared;
+    return false;
+}
+
+static bool check_expect(struct request *request) {
+    const char *expect = request->headers.expect;
+    if (!expect || strcasecmp(expect, "100-continue") == 0) return true;
+    return problem_set(&request->problem, PROBLEM_EXPECTATION_FAILED, "",
+                       "Expect is %.100s; only 100-continue is known", expect);
+}
+
+static bool check_timeout(struct request *request) {
+    const char *text = request->headers.request_timeout;
+    uint64_t asked;
+    request->limit_ns = request->conn->service->config->request_timeout;
+    if (!text) return true;
+    if (!config_duration(text, &asked) || asked == 0)
+        return problem_set(&request->problem, PROBLEM_HTTP, "",
+                           "X-Request-Timeout is %.40s; write seconds, or a time like 500ms or 10s", text);
+    if (asked < request->limit_ns) request->limit_ns = asked;
+    return true;
+}
+
+/* Large bodies are work for the pool for sure; while it takes nothing, reading them would only fill the memory. */
+#define SURELY_LARGE 65536
+
+static bool check_room(struct request *request) {
+    struct service *service = request->conn->service;
+    if (!request->match.route || request->match.route->kind != ROUTE_CALL) return true;
+    if (service->stopping)
+        return problem_set(&request->problem, PROBLEM_DRAINING, "",
+                           "The server is shutting down; send this again elsewhere");
+    if (request->body_declared > SURELY_LARGE && request->body_declared != SIZE_MAX &&
+        admission_full(&service->admission))
+        return problem_set(&request->problem, PROBLEM_QUEUE_FULL, "",
+                           "%zu computations wait already (--max-queue); try again", service->admission.waiting);
+    return true;
+}
+
+static bool check_origin(struct request *request) {
+    const char *allowed = request->conn->service->config->cors_origin, *origin = request->headers.origin;
+    request->origin_allowed = *allowed && origin && (strcmp(allowed, "*") == 0 || strcmp(allowed, origin) == 0);
+    return true;
+}
+
+static bool open_call(struct request *request) {
+    const struct route *route = request->match.route;
+    if (!route || route->kind != ROUTE_CALL) return true;
+    request->call =
+        api_call_open(&request->conn->service->env, route->endpoint, request->in, request->out, request->body_declared);
+    if (request->call) return true;
+    return problem_set(&request->problem, PROBLEM_OUT_OF_MEMORY, "",
+                       "There is no memory for another request right now");
+}
+
+static bool check_all(struct request *request) {
+    static bool (*const checks[])(struct request *) = {check_origin, check_route,   check_token,
+                                                       check_expect, check_timeout, check_media,
+                                                       check_length, check_room,    open_call};
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
+        if (!checks[i](request)) return false;
+    return true;
+}
+
+/* How much of a refused body is read before we give up and let the client meet a reset. */
+static size_t discard_bound(const struct request *request) {
+    size_t bound = request->conn->service->env.max_body * DISCARD_FACTOR;
+    return bound > DISCARD_LEAST ? bound : DISCARD_LEAST;
+}
+
+/* ---- the header --------------------------------------------------------------------------------------------------- */
+
+void *handler_line(void *context, const char *uri, struct MHD_Connection *mhd) {
+    struct service *service = context;
+    struct conn *conn = conns_of(mhd);
+    (void)uri;
+    struct request *request = conn ? calloc(1, sizeof *request) : NULL;
+    if (!request) return NULL;
+    request->conn = conn;
+    request->begun = clock_now();
+    request->problem.position = -1;
+    conn->request = request;
+    service->metrics.in_flight++;
+    conn_arm(conn, request->begun + service->config->header_timeout);
+    return request;
+}
+
+static enum MHD_Result take_head(struct request *request, const char *url, const char *method, const char *version) {
+    request->head_at = clock_now();
+    headers_read(&request->headers, request->conn->mhd);
+    copy_text(request->method, sizeof request->method, method);
+    copy_text(request->path, sizeof request->path, url);
+    take_id(request);
+    take_trace(request);
+    if (!guard_check(&request->headers, version, &request->problem)) {
+        request->close_after = true; /* nobody knows where the next request begins */
+        return answer_problem(request);
+    }
+    bool has_body = headers_body(&request->headers, &request->body_declared);
+    route_find(&request->match, request->method, url);
+    request->phase = check_all(request) ? PHASE_BODY : PHASE_DISCARD;
+    if (request->limit_ns == 0) request->limit_ns = request->conn->service->config->request_timeout;
+    conn_arm(request->conn, request->head_at + request->limit_ns);
+    if (request->phase == PHASE_BODY || !has_body) return MHD_YES;
+    bool too_much = request->body_declared != SIZE_MAX && request->body_declared > discard_bound(request);
+    if (!request->headers.expect && !too_much) return MHD_YES;
+    request->close_after = true;
+    return answer_problem(request);
+}
+
+/* ---- the body ----------------------------------------------------------------------------------------------------- */
+
+static void drop_call(struct request *request) {
+    if (request->call) api_call_close(request->call);
+    request->call = NULL;
+    request->run = NULL;
+}
+
+static enum MHD_Result take_body(struct request *request, const char *upload, size_t size) {
+    size_t max_body = request->conn->service->env.max_body;
+    request->bytes_in += size;
+    if (request->phase == PHASE_BODY && request->bytes_in > max_body) {
+        drop_call(request);
+        problem_set(&request->problem, PROBLEM_BODY_TOO_LARGE, "", "The body has more than %zu bytes (--max-body)",
+                    max_body);
+        request->problem.limit = max_body;
+        request->problem.size = (size_t)request->bytes_in;
+        request->phase = PHASE_DISCARD;
+    }
+    if (request->phase == PHASE_BODY && request->call) api_call_feed(request->call, upload, size);
+    if (request->bytes_in <= discard_bound(request)) return MHD_YES;
+    request->status = problem_status(request->problem.code);
+    conn_answer_raw(request->conn, &request->problem, request->id);
+    return MHD_NO;
+}
+
+/* ---- the end of the body: compute --------------------------------------------------------------------------------- */
+
+/* The run is over, on whatever thread. */
+static void take_computed(struct request *request) {
+    struct service *service = request->conn->service;
+    request->computed_at = clock_now();
+    api_call_computed(request->call);
+    metrics_phase(&service->metrics, METRICS_QUEUE, request->run_at - request->read_at);
+    metrics_phase(&service->metrics, METRICS_COMPUTE, request->computed_at - request->run_at);
+    if (!api_call_failed(request->call)) service->metrics.flops += api_call_flops(request->call);
+}
+
+static enum MHD_Result compute_here(struct request *request) {
+    request->run_at = clock_now();
+    mha_run_here(request->run);
+    take_computed(request);
+    return answer_call(request);
+}
+
+static enum MHD_Result compute_on_pool(struct request *request) {
+    struct service *service = request->conn->service;
+    struct problem *problem = api_call_problem(request->call);
+    if (service->stopping || admission_full(&service->admission)) {
+        if (service->stopping)
+            problem_set(problem, PROBLEM_DRAINING, "", "The server is shutting down; send this again elsewhere");
+        else
+            problem_set(problem, PROBLEM_QUEUE_FULL, "", "%zu computations wait already (--max-queue); try again",
+                        service->admission.waiting);
+        return answer_call(request);
+    }
+    MHD_suspend_connection(request->conn->mhd); /* before anybody else may know of the run */
+    conn_watch(request->conn);
+    admission_take(&service->admission, request);
+    return MHD_YES;
+}
+
+static enum MHD_Result take_call_end(struct request *request) {
+    api_call_end(request->call);
+    request->run = api_call_failed(request->call) ? NULL : api_call_run(request->call);
+    if (!request->run) return answer_call(request);
+    return admission_inline(api_call_flops(request->call)) ? compute_here(request) : compute_on_pool(request);
+}
+
+static enum MHD_Result take_end(struct request *request) {
+    const struct route *route = request->match.route;
+    struct service *service = request->conn->service;
+    struct api_answer answer = {.status = 200, .problem.position = -1};
+    request->read_at = clock_now();
+    if (request->phase == PHASE_DISCARD) return answer_problem(request);
+    if (!route) return answer_options(request);
+    if (route->kind == ROUTE_CALL) {
+        metrics_phase(&service->metrics, METRICS_READ, request->read_at - request->head_at);
+        return take_call_end(request);
+    }
+    if (route->kind == ROUTE_API)
+        route->api(&service->env, request->match.name, request->out, &answer);
+    else
+        route->server(service, &answer);
+    return answer_whole(request, &answer);
+}
+
+enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const char *url, const char *method,
+                               const char *version, const char *upload, size_t *upload_size, void **context) {
+    struct request *request = *context;
+    (void)service, (void)mhd;
+    if (!request || request->conn->closing) return MHD_NO;
+    switch (request->phase) {
+    case PHASE_HEAD:
+        return take_head(request, url, method, version);
+    case PHASE_BODY:
+    case PHASE_DISCARD:
+        if (*upload_size == 0) return take_end(request);
+        {
+            size_t size = *upload_size;
+            *upload_size = 0;
+            return take_body(request, upload, size);
+        }
+    case PHASE_COMPUTED:
+        return answer_call(request);
+    default:
+        return MHD_YES; /* suspended or answered: nothing to do */
+    }
+}
+
+/* ---- from the loop ------------------------------------------------------------------------------------------------ */
+
+/* Back to libmicrohttpd, which calls handler_access for the answer. */
+static void resume(struct request *request) {
+    conn_unwatch(request->conn);
+    conn_arm(request->conn, 0);
+    request->phase = PHASE_COMPUTED;
+    MHD_resume_connection(request->conn->mhd);
+}
+
+void handler_run_ended(struct request *request) {
+    take_computed(request);
+    resume(request);
+}
+
+/* Ends a suspended request early: at once if it only waits, else when its workers notice, within a tile. */
+static void end_early(struct request *request) {
+    struct service *service = request->conn->service;
+    conn_arm(request->conn, 0);
+    if (request->phase == PHASE_QUEUED) {
+        admission_withdraw(&service->admission, request);
+        request->run = NULL;
+        resume(request);
+    } else if (!request->cancelled) {
+        request->cancelled = true;
+        mha_run_cancel(request->run);
+    }
+}
+
+void handler_client_left(struct conn *conn) {
+    struct request *request = conn->request;
+    if (!request || (request->phase != PHASE_QUEUED && request->phase != PHASE_RUNNING)) return;
+    request->gone = true;
+    conn->service->metrics.disconnects++;
+    problem_set(
+        api_call_problem(request->call), PROBLEM_HTTP, "",
+        "The client closed its side of the connection before the answer; that is taken as having left. Keep it open");
+    conn_unwatch(conn);
+    end_early(request);
+}
+
+void handler_cut(struct request *request) {
+    if (request->phase != PHASE_QUEUED && request->phase != PHASE_RUNNING) return;
+    problem_set(api_call_problem(request->call), PROBLEM_DRAINING, "",
+                "The server is shutting down and this took longer than --drain; send it again elsewhere");
+    end_early(request);
+}
+
+/* The request has not come whole in time. */
+static void too_slow(struct request *request) {
+    struct problem late = {.position = -1};
+    problem_set(&late, PROBLEM_TIMEOUT, "", "The request did not come whole within %" PRIu64 " ms",
+                (request->phase == PHASE_HEAD ? request->conn->service->config->header_timeout : request->limit_ns) /
+                    NS_PER_MS);
+    request->status = problem_status(late.code);
+    request->problem = late;
+    if (!request->id[0]) take_id(request);
+    conn_answer_raw(request->conn, &late, request->id);
+}
+
+void handler_deadline(struct conn *conn) {
+    struct request *request = conn->request;
+    enum phase phase = request ? request->phase : PHASE_ANSWERING;
+    switch (phase) {
+    case PHASE_HEAD:
+    case PHASE_BODY:
+    case PHASE_DISCARD:
+        too_slow(request);
+        break;
+    case PHASE_QUEUED:
+    case PHASE_RUNNING:
+        problem_set(api_call_problem(request->call), PROBLEM_DEADLINE, "",
+                    "The answer was not there after %" PRIu64 " ms (--request-timeout, X-Request-Timeout)",
+                    request->limit_ns / NS_PER_MS);
+        end_early(request);
+        break;
+    default:
+        conn_shut(conn);
+        break; /* idle, or it does not take its answer */
+    }
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------------ */
+
+static void log_request(struct request *request, int status, uint64_t now) {
+    struct log *log = &request->conn->service->log;
+    const struct route *route = request->match.route;
+    enum log_level level = status >= 500 ? LOG_WARN : route && route->quiet && status < 400 ? LOG_DEBUG : LOG_INFO;
+    char shape[512] = "";
+    if (!log_begin(log, level, "request")) return;
+    log_string(log, "id", request->id);
+    log_string(log, "trace_id", request->trace_id);
+    log_string(log, "parent_id", request->parent_id);
+    log_string(log, "remote", request->conn->remote);
+    log_string(log, "method", request->method);
+    log_string(log, "route", request->match.path ? request->match.path->path : "other");
+    if (!request->match.path) log_string(log, "path", request->path);
+    log_count(log, "status", (uint64_t)status);
+    const struct problem *problem = request->call ? api_call_problem(request->call) : &request->problem;
+    if (problem->code != PROBLEM_NONE) log_string(log, "problem", problem_name(problem->code));
+    log_count(log, "bytes_in", request->bytes_in);
+    log_count(log, "bytes_out", request->bytes_out);
+    if (request->call && api_call_summary(request->call, shape, sizeof shape)) log_string(log, "shape", shape);
+    if (request->read_at) log_ms(log, "read_ms", request->read_at - request->head_at);
+    if (request->run_at) log_ms(log, "queue_ms", request->run_at - request->read_at);
+    if (request->computed_at) log_ms(log, "compute_ms", request->computed_at - request->run_at);
+    if (request->answered_at) log_ms(log, "write_ms", now - request->answered_at);
+    log_ms(log, "total_ms", now - request->begun);
+    log_end(log);
+}
+
+static void count_request(struct request *request, int status, uint64_t now) {
+    struct metrics *metrics = &request->conn->service->metrics;
+    const struct problem *problem = request->call ? api_call_problem(request->call) : &request->problem;
+    metrics_rejected(metrics, metrics_reason_of(problem->code));
+    metrics_request(metrics, request->match.path, request->method, status, now - request->begun, request->bytes_in,
+                    request->bytes_out);
+    if (request->call && request->answered_at) metrics_phase(metrics, METRICS_WRITE, request->write_ns);
+    metrics->in_flight--;
+}
+
+void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, enum MHD_RequestTerminationCode code) {
+    struct service *service = context;
+    struct request *request = *slot;
+    (void)mhd;
+    if (!request) return;
+    struct conn *conn = request->conn;
+    uint64_t now = clock_now();
+    bool whole = code == MHD_REQUEST_TERMINATED_COMPLETED_OK || conn->closing;
+    int status = request->gone || !whole || !request->status ? 499 : request->status;
+    log_request(request, status, now);
+    count_request(request, status, now);
+    drop_call(request);
+    if (request->stash) mem_uncharge(&service->budget, SCRATCH_BYTES);
+    free(request->stash);
+    free(request);
+    *slot = NULL;
+    conn->request = NULL;
+    if (!conn->closing) conn_arm(conn, now + service->config->idle_timeout);
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * server/log.c - see log.h.
+ */
+#include "log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define BUFFER_BYTES  65536
+#define LINE_MAX_ROOM 4096 /* a line is begun only where this much is free */
+
+static const char *const level_names[] = {"debug", "info", "warn", "error"};
+
+void log_open(struct log *log, enum log_format format, enum log_level level, int fd) {
+    *log = (struct log){.format = format, .level = level, .fd = fd};
+    char *memory = malloc(BUFFER_BYTES);
+    if (memory)
+        log->buffer = text_in(memory, BUFFER_BYTES);
+    else
+        log->format = LOG_OFF;
+}
+
+void log_close(struct log *log) {
+    log_flush(log);
+    free(log->buffer.at);
+    log->buffer = (struct text){0};
+    log->format = LOG_OFF;
+}
+
+bool log_begin(struct log *log, enum log_level level, const char *event) {
+    if (log->format == LOG_OFF || level < log->level) return false;
+    if (log->buffer.capacity - log->buffer.size < LINE_MAX_ROOM) log_flush(log);
+    log->line_start = log->buffer.size;
+    log->line_open = true;
+    log->buffer.cut = false;
+    if (log->format == LOG_JSON) {
+        text_add(&log->buffer, "{\"time\":\"");
+        text_time(&log->buffer, clock_wall());
+        text_format(&log->buffer, "\",\"level\":\"%s\",\"event\":\"%s\"", level_names[level], event);
+    } else {
+        text_time(&log->buffer, clock_wall());
+        text_format(&log->buffer, " %s %s", level_names[level], event);
+    }
+    return true;
+}
+
+static void field(struct log *log, const char *name) {
+    text_format(&log->buffer, log->format == LOG_JSON ? ",\"%s\":" : " %s=", name);
+}
+
+void log_string(struct log *log, const char *name, const char *value) {
+    if (!value[0]) return;
+    field(log, name);
+    bool plain = log->format == LOG_TEXT;
+    for (const char *s = value; plain && *s; s++) plain = *s > 0x20 && *s < 0x7F && *s != '"';
+    if (plain)
+        text_add(&log->buffer, value);
+    else
+        text_json(&log->buffer, value);
+}
+
+void log_count(struct log *log, const char *name, uint64_t value) {
+    field(log, name);
+    text_format(&log->buffer, "%llu", (unsigned long long)value);
+}
+
+void log_ms(struct log *log, const char *name, uint64_t ns) {
+    field(log, name);
+    text_ms(&log->buffer, ns);
+}
+
+void log_end(struct log *log) {
+    text_add(&log->buffer, log->format == LOG_JSON ? "}\n" : "\n");
+    log->line_open = false;
+    if (!log->buffer.cut) return;
+    log->buffer.size = log->line_start; /* half a line helps nobody */
+    log->buffer.cut = false;
+    log->dropped++;
+}
+
+void log_message(struct log *log, enum log_level level, const char *event, const char *format, ...) {
+    char message[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    if (!log_begin(log, level, event)) return;
+    log_string(log, "message", message);
+    log_end(log);
+    if (level >= LOG_WARN) log_flush(log);
+}
+
+/* A pipe that polls writable takes PIPE_BUF (4096) bytes without blocking, no more than that is sure. */
+static bool write_slice(int fd, const char *bytes, size_t size) {
+    struct pollfd poller = {.fd = fd, .events = POLLOUT};
+    while (size) {
+        if (poll(&poller, 1, 0) != 1 || !(poller.revents & POLLOUT)) return false;
+        ssize_t written = write(fd, bytes, size < 4096 ? size : 4096);
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) return false;
+        bytes += written;
+        size -= (size_t)written;
+    }
+    return true;
+}
+
+void log_flush(struct log *log) {
+    if (log->format == LOG_OFF || log->buffer.size == 0) return;
+    const char *line = log->buffer.at, *end = line + log->buffer.size;
+    /* Whole lines at a time, so that what is dropped is whole lines. */
+    while (line < end) {
+        const char *stop = line;
+        while (stop < end && (stop == line || stop - line < 2048)) {
+            const char *newline = memchr(stop, '\n', (size_t)(end - stop));
+            const char *next = newline ? newline + 1 : end;
+            if (stop > line && next - line > 4096) break;
+            stop = next;
+        }
+        if (!write_slice(log->fd, line, (size_t)(stop - line)))
+            for (const char *s = line; s < stop; s++) log->dropped += *s == '\n';
+        line = stop;
+    }
+    log->buffer.size = 0;
+    log->buffer.at[0] = '\0';
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * server/loop.c - see loop.h.
+ */
+#include "loop.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "drain.h"
+#include "handler.h"
+#include "request.h"
+#include "service.h"
+
+/* What an entry of our epoll set is; anything else is a struct conn whose request is suspended. */
+static const char from_plain[] = "plain", from_secure[] = "secure", from_runs[] = "runs", from_signals[] = "signals";
+
+#define EVENTS_AT_ONCE 64
+#define POOL_BYTES     32768 /* per connection in libmicrohttpd; wire.md measured more to cost more and gain nothing */
+#define ACCEPT_PAUSE   (100 * NS_PER_MS)
+
+/* ---- the daemons -------------------------------------------------------------------------------------------------- */
+
+static void mhd_says(void *context, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
+static void mhd_says(void *context, const char *format, va_list arguments) {
+    struct service *service = context;
+    char message[512];
+    if (service->log.level > LOG_DEBUG) return;
+    vsnprintf(message, sizeof message, format, arguments);
+    message[strcspn(message, "\n")] = '\0';
+    log_message(&service->log, LOG_DEBUG, "libmicrohttpd", "%s", message);
+}
+
+/* libmicrohttpd's variable arguments, with their exact types, in one place. */
+static struct MHD_Daemon *start_daemon(struct service *service, bool secure) {
+    struct MHD_OptionItem options[8];
+    size_t n = 0;
+    if (secure) {
+        tls_options(options);
+        n = 2;
+    }
+#if MHD_VERSION >= 0x00097701
+    options[n++] = (struct MHD_OptionItem){MHD_OPTION_CLIENT_DISCIPLINE_LVL, 1, NULL};
+#endif
+    options[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
+    unsigned flags = MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    return MHD_start_daemon(flags | (secure ? MHD_USE_TLS : 0), 0, NULL, NULL, handler_access, service, //
+                            MHD_OPTION_EXTERNAL_LOGGER, mhd_says, (void *)service,                      //
+                            MHD_OPTION_URI_LOG_CALLBACK, handler_line, (void *)service,                 //
+                            MHD_OPTION_NOTIFY_COMPLETED, handler_completed, (void *)service,            //
+                            MHD_OPTION_NOTIFY_CONNECTION, conns_notify, (void *)service,                //
+                            MHD_OPTION_CONNECTION_LIMIT, (unsigned)service->conns.limit + 16,           //
+                            MHD_OPTION_CONNECTION_TIMEOUT, 0u,                                          //
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,                     //
+                            MHD_OPTION_ARRAY, options, MHD_OPTION_END);
+}
+
+static bool watch(struct service *service, int fd, const void *what) {
+    union {
+        const void *in;
+        void *out;
+    } pointer = {.in = what};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = pointer.out};
+    return epoll_ctl(service->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static bool watch_daemon(struct service *service, struct MHD_Daemon *daemon, const void *what) {
+    const union MHD_DaemonInfo *info = daemon ? MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    return info && watch(service, info->epoll_fd, what);
+}
+
+static bool watch_listeners(struct service *service) {
+    for (size_t i = 0; i < service->listeners.count; i++)
+        if (!watch(service, service->listeners.at[i].fd, &service->listeners.at[i])) return false;
+    return true;
+}
+
+bool loop_open(struct service *service, int signal_fd) {
+    service->epoll = epoll_create1(EPOLL_CLOEXEC);
+    bool good = service->epoll >= 0 && watch(service, service->admission.eventfd, from_runs);
+    good = good && watch(service, signal_fd, from_signals) && watch_listeners(service);
+    if (good) service->plain = start_daemon(service, false);
+    good = good && watch_daemon(service, service->plain, from_plain);
+    if (good && service->tls.on) {
+        service->secure = start_daemon(service, true);
+        good = watch_daemon(service, service->secure, from_secure);
+    }
+    if (!good) fprintf(stderr, "mhad: cannot start the I/O loop: %s\n", strerror(errno));
+    return good;
+}
+
+void loop_close(struct service *service) {
+    if (service->plain) MHD_stop_daemon(service->plain);
+    if (service->secure) MHD_stop_daemon(service->secure);
+    service->plain = service->secure = NULL;
+    if (service->epoll >= 0) close(service->epoll);
+    deadline_heap_free(&service->conns.deadlines);
+}
+
+/* ---- signals ------------------------------------------------------------------------------------------------------ */
+
+static void read_files_again(struct service *service) {
+    char why[300] = "";
+    if (tokens_read(&service->tokens, service->config->token_file, why, sizeof why))
+        log_message(&service->log, LOG_INFO, "reload", "%zu tokens", service->tokens.count);
+    else
+        log_message(&service->log, LOG_ERROR, "reload", "--token-file %s: %s; the old tokens stay",
+                    service->config->token_file, why);
+    if (!tls_read(&service->tls, service->config, clock_now(), why, sizeof why))
+        log_message(&service->log, LOG_ERROR, "reload", "TLS: %s; the old certificate stays", why);
+    else if (service->tls.on)
+        log_message(&service->log, LOG_INFO, "reload", "certificate %s", service->config->tls_cert);
+}
+
+static void take_signals(struct service *service, struct drain *drain, int signal_fd) {
+    struct signalfd_siginfo signal;
+    while (read(signal_fd, &signal, sizeof signal) == sizeof signal) {
+        if (signal.ssi_signo == SIGHUP)
+            read_files_again(service);
+        else
+            drain_begin(drain, service, clock_now());
+    }
+}
+
+/* ---- the loop ----------------------------------------------------------------------------------------------------- */
+
+struct turn {
+    struct drain drain;
+    uint64_t accept_again_at; /* 0: accepting; else the listeners are out of the set until then */
+    uint64_t drain_wake;
+    int signal_fd;
+    bool runs_ended; /* the eventfd of admission.c was readable in this turn */
+};
+
+static void pause_accepting(struct service *service, struct turn *turn) {
+    for (size_t i = 0; i < service->listeners.count; i++)
+        epoll_ctl(service->epoll, EPOLL_CTL_DEL, service->listeners.at[i].fd, NULL);
+    turn->accept_again_at = clock_now() + ACCEPT_PAUSE;
+    log_message(&service->log, LOG_WARN, "accept",
+                "no file descriptor left (%zu connections): not accepting for 100 ms", service->conns.count);
+}
+
+/* Milliseconds until something falls due, rounded up; -1: nothing does. */
+static int time_to_wait(struct service *service, const struct turn *turn, uint64_t now) {
+    MHD_UNSIGNED_LONG_LONG ms;
+    if (MHD_get_timeout(service->plain, &ms) == MHD_YES && ms == 0) return 0;
+    if (service->secure && MHD_get_timeout(service->secure, &ms) == MHD_YES && ms == 0) return 0;
+    const struct deadline *first = deadline_first(&service->conns.deadlines);
+    uint64_t due = first ? first->at : UINT64_MAX;
+    if (turn->accept_again_at && turn->accept_again_at < due) due = turn->accept_again_at;
+    if (turn->drain.begun && turn->drain_wake < due) due = turn->drain_wake;
+    if (due == UINT64_MAX) return -1;
+    uint64_t wait = due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+    return wait > 60000 ? 60000 : (int)wait;
+}
+
+static bool is_listener(const struct service *service, const void *what) {
+    const struct listener *first = service->listeners.at;
+    return (const struct listener *)what >= first && (const struct listener *)what < first + LISTENERS_MAX;
+}
+
+static void take_event(struct service *service, struct turn *turn, const struct epoll_event *event) {
+    const void *what = event->data.ptr;
+    if (what == from_plain || what == from_secure) return; /* MHD_run comes in every turn */
+    if (what == from_runs)
+        turn->runs_ended = true;
+    else if (what == from_signals)
+        take_signals(service, &turn->drain, turn->signal_fd);
+    else if (!is_listener(service, what))
+        handler_client_left(event->data.ptr);
+    else if (!conns_accept(service, what) && !turn->accept_again_at)
+        pause_accepting(service, turn);
+}
+
+static void take_ended_runs(struct service *service, struct turn *turn) {
+    if (!turn->runs_ended) return;
+    turn->runs_ended = false;
+    struct request *request = admission_collect(&service->admission);
+    while (request) {
+        struct request *next = request->queue_next;
+        handler_run_ended(request);
+        request = next;
+    }
+}
+
+static void take_deadlines(struct service *service, uint64_t now) {
+    struct deadline *first;
+    while ((first = deadline_first(&service->conns.deadlines)) && first->at <= now) {
+        struct conn *conn = (struct conn *)((char *)first - offsetof(struct conn, deadline));
+        conn_arm(conn, 0);
+        handler_deadline(conn);
+    }
+}
+
+static void run_daemons(struct service *service) {
+    MHD_run(service->plain);
+    if (service->secure) MHD_run(service->secure);
+}
+
+static bool take_turn(struct service *service, struct turn *turn) {
+    struct epoll_event events[EVENTS_AT_ONCE];
+    int count = epoll_wait(service->epoll, events, EVENTS_AT_ONCE, time_to_wait(service, turn, clock_now()));
+    for (int i = 0; i < count; i++) take_event(service, turn, &events[i]);
+    take_ended_runs(service, turn);
+    take_deadlines(service, clock_now());
+    run_daemons(service);
+    uint64_t now = clock_now();
+    if (turn->accept_again_at && now >= turn->accept_again_at) {
+        turn->accept_again_at = 0;
+        watch_listeners(service);
+    }
+    bool over = drain_step(&turn->drain, service, now, &turn->drain_wake);
+    log_flush(&service->log);
+    return !over;
+}
+
+void loop_run(struct service *service, int signal_fd) {
+    struct turn turn = {.signal_fd = signal_fd};
+    while (take_turn(service, &turn)) continue;
+    run_daemons(service); /* lets libmicrohttpd see the sockets that the drain shut */
+}

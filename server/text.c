@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * server/text.c - see text.h.
+ */
+#include "text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+struct text text_in(char *buffer, size_t capacity) {
+    buffer[0] = '\0';
+    return (struct text){.at = buffer, .size = 0, .capacity = capacity, .cut = false};
+}
+
+void text_bytes(struct text *text, const char *bytes, size_t size) {
+    size_t room = text->capacity - 1 - text->size;
+    if (size > room) {
+        size = room;
+        text->cut = true;
+    }
+    memcpy(text->at + text->size, bytes, size);
+    text->size += size;
+    text->at[text->size] = '\0';
+}
+
+void text_add(struct text *text, const char *string) { text_bytes(text, string, strlen(string)); }
+
+void text_format(struct text *text, const char *format, ...) {
+    size_t room = text->capacity - text->size;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text->at + text->size, room, format, arguments);
+    va_end(arguments);
+    if (length < 0) return;
+    if ((size_t)length >= room) {
+        text->cut = true;
+        length = (int)(room - 1);
+    }
+    text->size += (size_t)length;
+}
+
+/* Bytes of the UTF-8 sequence that begins at s (RFC 3629: no overlong forms, no surrogates), 0 if it is none. */
+static size_t utf8_length(const unsigned char *s) {
+    if (s[0] < 0x80) return 1;
+    if (s[0] >= 0xC2 && s[0] <= 0xDF) return (s[1] & 0xC0) == 0x80 ? 2 : 0;
+    if (s[0] >= 0xE0 && s[0] <= 0xEF) {
+        if ((s[1] & 0xC0) != 0x80 || (s[2] & 0xC0) != 0x80) return 0;
+        if (s[0] == 0xE0 && s[1] < 0xA0) return 0;
+        if (s[0] == 0xED && s[1] > 0x9F) return 0;
+        return 3;
+    }
+    if (s[0] >= 0xF0 && s[0] <= 0xF4) {
+        if ((s[1] & 0xC0) != 0x80 || (s[2] & 0xC0) != 0x80 || (s[3] & 0xC0) != 0x80) return 0;
+        if (s[0] == 0xF0 && s[1] < 0x90) return 0;
+        if (s[0] == 0xF4 && s[1] > 0x8F) return 0;
+        return 4;
+    }
+    return 0;
+}
+
+void text_json(struct text *text, const char *string) {
+    const unsigned char *s = (const unsigned char *)string;
+    text_add(text, "\"");
+    while (*s) {
+        size_t length = utf8_length(s);
+        if (length == 0) {
+            text_add(text, "\\ufffd");
+            s++;
+        } else if (*s == '"' || *s == '\\') {
+            text_format(text, "\\%c", *s++);
+        } else if (*s < 0x20 || *s == 0x7F) {
+            text_format(text, "\\u%04x", *s++);
+        } else {
+            text_bytes(text, (const char *)s, length);
+            s += length;
+        }
+    }
+    text_add(text, "\"");
+}
+
+void text_ms(struct text *text, uint64_t ns) {
+    text_format(text, "%llu.%03llu", (unsigned long long)(ns / 1000000), (unsigned long long)(ns / 1000 % 1000));
+}
+
+void text_seconds(struct text *text, uint64_t ns) {
+    text_format(text, "%llu.%09llu", (unsigned long long)(ns / 1000000000), (unsigned long long)(ns % 1000000000));
+}
+
+void text_time(struct text *text, uint64_t unix_ns) {
+    time_t seconds = (time_t)(unix_ns / 1000000000);
+    struct tm utc;
+    gmtime_r(&seconds, &utc);
+    text_format(text, "%04d-%02d-%02dT%02d:%02d:%02d.%06lluZ", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                utc.tm_hour, utc.tm_min, utc.tm_sec, (unsigned long long)(unix_ns / 1000 % 1000000));
+}
