@@ -134,6 +134,12 @@ check-fma: ## counts fused multiply-adds in the kernels' objects; a wrong -std w
 check-fma: $(KERNEL_OBJ)
 	$(Q)$(TOOLS)/check_fma.sh $(ARCH) $(KERNEL_OBJ)
 
+accuracy: ## measures the library and NumPy against exact layers, rewrites tests/unit/support/accuracy_numpy.inc
+accuracy: $(BUILD)/tests/tools/accuracy_dump setup-bench
+	$(Q)[ -x $(BUILD)/numpy/bin/python ] || { python3 -m venv $(BUILD)/numpy && $(BUILD)/numpy/bin/pip install -q numpy; }
+	$(Q)$< > $(BUILD)/accuracy.bin
+	$(Q)$(BUILD)/numpy/bin/python tests/bench/accuracy_numpy.py $(BUILD)/accuracy.bin tests/unit/support/accuracy_numpy.inc
+
 check-neon: ## compares vmath's bits on this CPU with NEON's, cross-compiled and run under qemu
 check-neon: $(BUILD)/tests/tools/vmath_hash setup-cross
 	$(Q)$(MAKE) --no-print-directory CC=aarch64-linux-gnu-gcc BUILD=build/aarch64 LDFLAGS=-static SETUP=0 \
@@ -259,6 +265,10 @@ $(BUILD)/tests/tools/vmath_hash: $(BUILD)/tests/tools/vmath_hash.o $(ISA_PROBE_O
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
 
+$(BUILD)/tests/tools/accuracy_dump: $(BUILD)/tests/tools/accuracy_dump.o $(SUPPORT_OBJ) $(ISA_PROBE_OBJ) $(BUILD)/libmha.a
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(TEST_LIBS) -lm
+
 # Preloaded into the real process, so never sanitized.
 $(BUILD)/tests/integration/%_shim.so: tests/integration/%_shim.c $(BUILD)/.flags | setup-build
 	$(call say,SHIM)
@@ -271,7 +281,7 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
 .PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers \
-        bench-start soak check-fma check-neon number-table test-safetensors-python image image-test suite-in-container \
+        bench-start soak check-fma check-neon accuracy number-table test-safetensors-python image image-test suite-in-container \
         readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
 .DELETE_ON_ERROR:
