@@ -185,7 +185,7 @@ clean: ## removes build/
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\): ## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r t d; do \
-	    printf '  make %-14s %s\n' "$$t" "$$d"; done
+	    printf '  make %-24s %s\n' "$$t" "$$d"; done
 
 # ---- set-up and flags ------------------------------------------------------------------------------------------------
 
