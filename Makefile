@@ -23,7 +23,7 @@ Q    := @
 say   = @printf '%-5s %s\n' $(1) $@
 endif
 
-# -std=gnu11 and -ffp-contract=fast are not a matter of taste: -std=c11 silently drops every FMA.
+# -std=gnu11 and -ffp-contract=fast are not a matter of taste: -std=c11 silently drops every FMA, and so does gcc below -O2.
 STD      := -std=gnu11 -ffp-contract=fast
 WARN     := -Wall -Wextra -Wshadow -Wconversion
 OPT      ?= -O2 -g
@@ -105,12 +105,12 @@ lint: setup-build setup-test setup-lint
 
 sanitize: ## the whole suite under ASan+UBSan, then under TSan
 sanitize:
-	$(Q)$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined OPT='-O1 -g' test
-	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread OPT='-O1 -g' test
+	$(Q)$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined test
+	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread test
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60), corpus in tests/fuzz/corpus; fails on a finding
 fuzz: setup-build setup-fuzz
-	$(Q)$(MAKE) --no-print-directory CC=clang BUILD=build/fuzz SAN=address,undefined OPT='-O1 -g' \
+	$(Q)$(MAKE) --no-print-directory CC=clang BUILD=build/fuzz SAN=address,undefined \
 	    CFLAGS='$(CFLAGS) -fsanitize=fuzzer-no-link -DFUZZING=1' fuzz-programs
 	$(Q)$(TOOLS)/fuzz.sh build/fuzz/tests/fuzz
 
