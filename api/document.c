@@ -639,9 +639,9 @@ static bool rest_append(struct document *d, const char *text, size_t length) {
 
 /* Canonical name and colon; the value follows as it comes. */
 static bool rest_begin(struct document *d) {
-    char name[40];
-    int length = snprintf(name, sizeof name, "%c\"%s\":", d->rest.size ? ',' : '{', d->field->name);
-    if (!rest_append(d, name, (size_t)length)) return false;
+    if (!rest_append(d, d->rest.size ? ",\"" : "{\"", 2) || !rest_append(d, d->field->name, strlen(d->field->name)) ||
+        !rest_append(d, "\":", 2))
+        return false;
     d->rest_value = d->rest.size;
     d->collecting = true;
     return true;

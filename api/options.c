@@ -172,29 +172,32 @@ static bool read_window(struct request *request, struct options *o) {
     return true;
 }
 
-static bool read_return_name(struct request *request, const cJSON *name, size_t place, struct options *o) {
+static bool unknown_return(struct request *request, const cJSON *name, size_t place) {
     const char *words[OUT_COUNT + 1];
-    memcpy(words, output_names, sizeof output_names);
-    words[OUT_COUNT] = "trace";
     char pointer[PROBLEM_POINTER_MAX];
     problem_pointer_index(pointer, "return", &place, 1);
     if (!cJSON_IsString(name)) return wrong(request, PROBLEM_WRONG_TYPE, pointer, "return", "an array of names", name);
-    for (unsigned i = 0; i < OUT_COUNT; i++)
-        if (strcmp(words[i], name->valuestring) == 0) {
-            o->outputs |= 1u << i;
-            return true;
-        }
-    if (strcmp(name->valuestring, "trace") == 0) {
-        o->trace = true;
-        o->outputs |= ((1u << OUT_COUNT) - 1) & ~(1u << OUT_PRESENT);
-        return true;
-    }
-    const char *meant =
-        strcmp(name->valuestring, "weights") == 0 ? "attention" : word_suggest(name->valuestring, words, OUT_COUNT + 1);
+    memcpy(words, output_names, sizeof output_names);
+    words[OUT_COUNT] = "trace";
+    const char *meant = word_suggest(name->valuestring, words, OUT_COUNT + 1);
+    if (strcmp(name->valuestring, "weights") == 0) meant = "attention";
     return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
                        "return cannot name \"%.60s\".%s%s%s It takes output, attention, heads, projections, scores, "
                        "logsumexp, concat, present, and trace for all but present.",
                        name->valuestring, meant ? " Did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+}
+
+static bool read_return_name(struct request *request, const cJSON *name, size_t place, struct options *o) {
+    unsigned all = (1u << OUT_COUNT) - 1;
+    for (unsigned i = 0; cJSON_IsString(name) && i < OUT_COUNT; i++)
+        if (strcmp(output_names[i], name->valuestring) == 0) {
+            o->outputs |= 1u << i;
+            return true;
+        }
+    if (!cJSON_IsString(name) || strcmp(name->valuestring, "trace") != 0) return unknown_return(request, name, place);
+    o->trace = true;
+    o->outputs |= all & ~(1u << OUT_PRESENT);
+    return true;
 }
 
 static bool read_return(struct request *request, struct options *o) {

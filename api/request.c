@@ -92,11 +92,11 @@ static bool check_input(struct request *request, enum tensor_id id) {
     const struct tensor *t = &request->tensor[id];
     const struct field *field = field_of_tensor(id);
     char text[400], shape[PROBLEM_SHAPE_MAX];
+    if ((t->rank == 2 || t->rank == 3) && t->type != TENSOR_BOOL) return true;
     problem_shape(shape, t->dim, t->rank);
-    if (t->type == TENSOR_BOOL && t->count)
+    if (t->type == TENSOR_BOOL)
         return refuse_shape(request, PROBLEM_WRONG_TYPE, field->name, "\"numbers\"", "\"booleans\"",
                             "Q, K and V must hold numbers, not booleans.");
-    if (t->rank == 2 || t->rank == 3) return true;
     const char *more = "";
     if (t->rank == 1) more = " One row still takes two pairs of brackets: [[...]].";
     if (t->rank == 4)
@@ -110,6 +110,7 @@ static bool check_input(struct request *request, enum tensor_id id) {
 static bool check_batch(struct request *request, const char *name, const struct tensor *t) {
     const struct tensor *q = &request->tensor[T_Q];
     char text[400], shape[PROBLEM_SHAPE_MAX], q_shape[PROBLEM_SHAPE_MAX];
+    if (t->rank == q->rank && (q->rank == 2 || t->dim[0] == q->dim[0])) return true;
     problem_shape(shape, t->dim, t->rank);
     problem_shape(q_shape, q->dim, q->rank);
     if (t->rank != q->rank) {
@@ -117,12 +118,9 @@ static bool check_batch(struct request *request, const char *name, const struct 
                  q_shape);
         return refuse_shape(request, PROBLEM_RANK, name, q_shape, shape, text);
     }
-    if (q->rank == 3 && t->dim[0] != q->dim[0]) {
-        snprintf(text, sizeof text, "%s is %s but Q is %s: the batch sizes %zu and %zu must be equal.", name, shape,
-                 q_shape, t->dim[0], q->dim[0]);
-        return refuse_shape(request, PROBLEM_SHAPE_MISMATCH, name, q_shape, shape, text);
-    }
-    return true;
+    snprintf(text, sizeof text, "%s is %s but Q is %s: the batch sizes %zu and %zu must be equal.", name, shape,
+             q_shape, t->dim[0], q->dim[0]);
+    return refuse_shape(request, PROBLEM_SHAPE_MISMATCH, name, q_shape, shape, text);
 }
 
 static bool check_rows(struct request *request, const char *k_name, const struct tensor *k, const char *v_name,
@@ -257,9 +255,9 @@ static bool check_past(struct request *request, const struct job *job, enum tens
     const struct mha_problem *p = &job->problem;
     char text[500], shape[PROBLEM_SHAPE_MAX], want[128];
     size_t lead = job->batched ? 1 : 0;
-    problem_shape(shape, t->dim, t->rank);
     bool rank_fits = t->rank == 3 + lead;
     if (rank_fits && (!lead || t->dim[0] == p->B) && t->dim[lead] == p->h_kv && t->dim[lead + 2] == d) return true;
+    problem_shape(shape, t->dim, t->rank);
     if (lead)
         snprintf(want, sizeof want, "[%zu,%zu,\"n_past\",%zu]", p->B, p->h_kv, d);
     else

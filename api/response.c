@@ -25,22 +25,32 @@ static bool same_object(const struct response *r, size_t i, size_t other) {
     return other < r->count && r->tensor[i].member && r->tensor[other].name == r->tensor[i].name;
 }
 
+static size_t put(char *out, size_t at, const char *text) {
+    size_t length = strlen(text);
+    memcpy(out + at, text, length);
+    return at + length;
+}
+
+static size_t put_key(char *out, size_t at, const char *name) {
+    at = put(out, at, "\"");
+    at = put(out, at, name);
+    return put(out, at, "\":");
+}
+
 /* ,"projections":{"Q": or ,"K": or ,"output": */
 static size_t write_name(struct response_json *w, char *out) {
     const struct response *r = w->response;
     const struct response_tensor *t = &r->tensor[w->next];
-    const char *lead = w->next ? "," : "{";
-    int length;
-    if (w->next && same_object(r, w->next, w->next - 1))
-        length = snprintf(out, AROUND_MAX, ",\"%s\":", t->member);
-    else if (t->member)
-        length = snprintf(out, AROUND_MAX, "%s\"%s\":{\"%s\":", lead, t->name, t->member);
-    else
-        length = snprintf(out, AROUND_MAX, "%s\"%s\":", lead, t->name);
+    size_t at = put(out, 0, w->next ? "," : "{");
+    if (!w->next || !same_object(r, w->next, w->next - 1)) {
+        at = put_key(out, at, t->name);
+        if (t->member) at = put(out, at, "{");
+    }
+    if (t->member) at = put_key(out, at, t->member);
     enum tensor_write_type type = r->dtype == MHA_F32 ? TENSOR_WRITE_F32 : TENSOR_WRITE_F64;
     tensor_write_begin(&w->tensor, r->format, type, t->data, t->rank, t->dim);
     w->stage = STAGE_NUMBERS;
-    return (size_t)length;
+    return at;
 }
 
 /* The numbers are complete: the brace of the object, if it ends here. */
@@ -55,15 +65,15 @@ static size_t write_end(struct response_json *w, char *out) {
 
 static size_t write_warnings(struct response_json *w, char *out) {
     const struct response *r = w->response;
-    int length = 0;
+    size_t at = r->count ? 0 : put(out, 0, "{");
     w->stage = STAGE_DONE;
     if (r->masked_rows)
-        length = snprintf(out, AROUND_MAX,
-                          "%s\"warnings\":[{\"code\":\"fully_masked_rows\",\"count\":%llu,\"first\":[%zu,%zu,%zu]}]",
-                          r->count ? "," : "{", (unsigned long long)r->masked_rows, r->masked_first[0],
-                          r->masked_first[1], r->masked_first[2]);
-    length += snprintf(out + length, (size_t)(AROUND_MAX - length), "%s}\n", r->count || r->masked_rows ? "" : "{");
-    return (size_t)length;
+        at +=
+            (size_t)snprintf(out + at, AROUND_MAX - at,
+                             "%s\"warnings\":[{\"code\":\"fully_masked_rows\",\"count\":%llu,\"first\":[%zu,%zu,%zu]}]",
+                             r->count ? "," : "", (unsigned long long)r->masked_rows, r->masked_first[0],
+                             r->masked_first[1], r->masked_first[2]);
+    return put(out, at, "}\n");
 }
 
 size_t response_json_read(struct response_json *w, char *out, size_t max) {

@@ -137,70 +137,73 @@ static const char *grouped_hint(char out[120], const struct projection *p, size_
     return out;
 }
 
-/* The width `features` must be split into p->heads equal heads. */
-static bool split(struct request *request, struct projection *p, size_t features, const char *source) {
-    char text[TEXT_MAX], list[64], more[120], shape[PROBLEM_SHAPE_MAX] = "";
+/* Why `features` cannot be split into p->heads equal heads. */
+static bool split_problem(struct request *request, const struct projection *p, size_t features) {
+    char text[TEXT_MAX], source[160], list[64], more[120], shape[PROBLEM_SHAPE_MAX];
     const struct tensor *w = &request->tensor[p->id];
-    if (w->given) problem_shape(shape, w->dim, w->rank);
-    if (features % p->heads != 0) {
-        snprintf(
-            text, sizeof text,
-            "%s%s%s gives %zu features, which %s %zu does not divide: each head gets an equal slice. %s can be %s.%s",
-            source, shape[0] ? " " : "", shape, features, p->heads_name, p->heads, p->heads_name,
-            divisors(list, features), grouped_hint(more, p, features));
-        return mismatch(request, w->given ? p->name : p->heads_name, p->heads, features, text);
+    if (w->given)
+        snprintf(source, sizeof source, "%s %s", p->name, problem_shape(shape, w->dim, w->rank));
+    else
+        snprintf(source, sizeof source, "%s (%s is null, so it is not projected)", p->input, p->name);
+    if (features == 0) {
+        snprintf(text, sizeof text, "%s gives no features at all; a head needs at least one.", source);
+        return mismatch(request, w->given ? p->name : p->input, p->heads, 0, text);
     }
+    snprintf(text, sizeof text,
+             "%s gives %zu features, which %s %zu does not divide: each head gets an equal slice. %s can be %s.%s",
+             source, features, p->heads_name, p->heads, p->heads_name, divisors(list, features),
+             grouped_hint(more, p, features));
+    return mismatch(request, w->given ? p->name : p->heads_name, p->heads, features, text);
+}
+
+/* The width `features` is split into p->heads equal heads. */
+static bool split(struct request *request, struct projection *p, size_t features) {
     p->d = features / p->heads;
-    if (p->d == 0) {
-        snprintf(text, sizeof text, "%s%s%s gives no features at all; a head needs at least one.", source,
-                 shape[0] ? " " : "", shape);
-        return mismatch(request, p->name, p->heads, 0, text);
-    }
-    return true;
+    return (features > 0 && features % p->heads == 0) || split_problem(request, p, features);
 }
 
 /* A null projection passes its input through. */
 static bool read_identity(struct request *request, struct projection *p) {
-    char source[96], pointer[PROBLEM_POINTER_MAX];
+    char pointer[PROBLEM_POINTER_MAX];
+    if (p->width != WIDTH_UNKNOWN) return split(request, p, p->width);
     pointer_of(pointer, p->id);
-    if (p->width == WIDTH_UNKNOWN)
-        return problem_set(
-            request->problem, PROBLEM_MISSING_FIELD, pointer,
-            "%s is null (no projection), and nothing else says how wide its input is. Send an identity matrix "
-            "instead.",
-            p->name);
-    snprintf(source, sizeof source, "%s (%s is null, so it is not projected)", p->input, p->name);
-    return split(request, p, p->width, source);
+    return problem_set(
+        request->problem, PROBLEM_MISSING_FIELD, pointer,
+        "%s is null (no projection), and nothing else says how wide its input is. Send an identity matrix "
+        "instead.",
+        p->name);
+}
+
+/* Dimension `axis` must be what `owner` (a field) says, `want`. */
+static bool axis_problem(struct request *request, const struct projection *p, enum mha_layout layout, int axis,
+                         size_t want, const char *owner) {
+    const struct tensor *w = &request->tensor[p->id];
+    char text[TEXT_MAX], more[160], shape[PROBLEM_SHAPE_MAX];
+    snprintf(text, sizeof text,
+             "%s is %s but %s %zu: weight_layout \"%s\" means %s, so its %s dimension must be %zu, not %zu.%s", p->name,
+             problem_shape(shape, w->dim, w->rank), owner, want, layout_name(layout), form_of(p->id, layout),
+             ordinal[axis], want, w->dim[axis], hint(more, layout, layout_that_fits(p, w, layout)));
+    return mismatch(request, p->name, want, w->dim[axis], text);
 }
 
 static bool read_projection(struct request *request, struct projection *p, enum mha_layout layout) {
     const struct tensor *w = &request->tensor[p->id];
     const struct axes *a = &project_axes[layout];
-    char text[TEXT_MAX], more[160], shape[PROBLEM_SHAPE_MAX];
+    char owner[64];
+    size_t features;
     if (!w->given) return read_identity(request, p);
     if (w->rank != a->rank) return wrong_rank(request, p->id, layout, layout_that_fits(p, w, layout), a->rank);
-    problem_shape(shape, w->dim, w->rank);
     if (p->width != WIDTH_UNKNOWN && w->dim[a->in] != p->width) {
-        snprintf(
-            text, sizeof text,
-            "%s is %s but %s has width %zu: weight_layout \"%s\" means %s, so its %s dimension must be %zu, not %zu.%s",
-            p->name, shape, p->input, p->width, layout_name(layout), form_of(p->id, layout), ordinal[a->in], p->width,
-            w->dim[a->in], hint(more, layout, layout_that_fits(p, w, layout)));
-        return mismatch(request, p->name, p->width, w->dim[a->in], text);
+        snprintf(owner, sizeof owner, "%s has width", p->input);
+        return axis_problem(request, p, layout, a->in, p->width, owner);
     }
     p->width = w->dim[a->in];
-    if (a->heads < 0) return split(request, p, w->dim[a->out], p->name);
+    if (a->heads < 0) return split(request, p, w->dim[a->out]);
     if (w->dim[a->heads] != p->heads) {
-        snprintf(text, sizeof text,
-                 "%s is %s but %s is %zu: weight_layout \"%s\" means %s, so its %s dimension must be %zu, not %zu.%s",
-                 p->name, shape, p->heads_name, p->heads, layout_name(layout), form_of(p->id, layout),
-                 ordinal[a->heads], p->heads, w->dim[a->heads], hint(more, layout, layout_that_fits(p, w, layout)));
-        return mismatch(request, p->name, p->heads, w->dim[a->heads], text);
+        snprintf(owner, sizeof owner, "%s is", p->heads_name);
+        return axis_problem(request, p, layout, a->heads, p->heads, owner);
     }
-    p->d = w->dim[a->out];
-    size_t features;
-    if (p->d == 0 || !mem_mul(p->d, p->heads, &features)) return split(request, p, 0, p->name);
-    return true;
+    return split(request, p, mem_mul(w->dim[a->out], p->heads, &features) ? features : 0);
 }
 
 /* Q' and K' meet in a dot product, so their heads must be equally wide. */
@@ -227,9 +230,8 @@ static bool read_output(struct request *request, size_t h, size_t d_v, enum mha_
         *d_out = h * d_v;
         return true;
     }
-    enum mha_layout other = output_layout_that_fits(w, h, d_v, layout);
-    if (w->rank != a->rank) return wrong_rank(request, T_W_o, layout, other, a->rank);
-    problem_shape(shape, w->dim, w->rank);
+    if (w->rank != a->rank)
+        return wrong_rank(request, T_W_o, layout, output_layout_that_fits(w, h, d_v, layout), a->rank);
     bool heads_differ = a->heads >= 0 && w->dim[a->heads] != h;
     size_t want = heads_differ ? h : a->heads >= 0 ? d_v : h * d_v;
     int axis = heads_differ ? a->heads : a->in;
@@ -238,8 +240,8 @@ static bool read_output(struct request *request, size_t h, size_t d_v, enum mha_
                  "W_o is %s but the concatenated heads have width %zu (num_heads %zu times d_v %zu): weight_layout "
                  "\"%s\" means "
                  "%s, so its %s dimension must be %zu, not %zu.%s",
-                 shape, h * d_v, h, d_v, layout_name(layout), form_of(T_W_o, layout), ordinal[axis], want, w->dim[axis],
-                 hint(more, layout, other));
+                 problem_shape(shape, w->dim, w->rank), h * d_v, h, d_v, layout_name(layout), form_of(T_W_o, layout),
+                 ordinal[axis], want, w->dim[axis], hint(more, layout, output_layout_that_fits(w, h, d_v, layout)));
         return mismatch(request, "W_o", want, w->dim[axis], text);
     }
     *d_out = w->dim[a->out];
@@ -251,7 +253,7 @@ static bool check_bias(struct request *request, enum tensor_id id, size_t width,
     const struct tensor *b = &request->tensor[id];
     const char *name = field_of_tensor(id)->name;
     char pointer[PROBLEM_POINTER_MAX], shape[PROBLEM_SHAPE_MAX], text[TEXT_MAX];
-    if (!b->given) return true;
+    if (!b->given || (b->rank == 1 && b->dim[0] == width)) return true;
     pointer_of(pointer, id);
     if (b->rank != 1) {
         problem_set(
@@ -262,7 +264,6 @@ static bool check_bias(struct request *request, enum tensor_id id, size_t width,
         problem_actual(request->problem, "%s", shape);
         return false;
     }
-    if (b->dim[0] == width) return true;
     snprintf(text, sizeof text, "%s has %zu numbers but %s has %zu features; it needs one for each.", name, b->dim[0],
              what, width);
     return mismatch(request, name, width, b->dim[0], text);
