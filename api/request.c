@@ -87,6 +87,9 @@ static bool refuse_shape(struct request *request, enum problem_code code, const 
     return false;
 }
 
+/* Nested arrays cannot say the dimensions behind an empty one. */
+static const char empty_hint[] = " An empty tensor says its shape: {\"shape\":[...],\"data\":[]}.";
+
 /* An input has rank 2 or 3 and holds numbers. */
 static bool check_input(struct request *request, enum tensor_id id) {
     const struct tensor *t = &request->tensor[id];
@@ -99,6 +102,7 @@ static bool check_input(struct request *request, enum tensor_id id) {
                             "Q, K and V must hold numbers, not booleans.");
     const char *more = "";
     if (t->rank == 1) more = " One row still takes two pairs of brackets: [[...]].";
+    if (t->count == 0) more = empty_hint;
     if (t->rank == 4)
         more = " Inputs already split by head are past_K and past_V, or merge the heads into the last dimension.";
     snprintf(text, sizeof text, "%s has rank %zu (%s) but must be %s.%s", field->name, t->rank, shape, field->form,
@@ -265,9 +269,9 @@ static bool check_past(struct request *request, const struct job *job, enum tens
     snprintf(text, sizeof text,
              "%s is %s but must be %s: %s%zu key/value heads (h_kv), n_past rows, %s = %zu. A cache is already "
              "projected and split "
-             "by head.",
+             "by head.%s",
              name, shape, job->batched ? "[B, h_kv, n_past, d]" : "[h_kv, n_past, d] (Q has no batch dimension)",
-             job->batched ? "B as in Q, " : "", p->h_kv, d_name, d);
+             job->batched ? "B as in Q, " : "", p->h_kv, d_name, d, t->count ? "" : empty_hint);
     return refuse_shape(request, rank_fits ? PROBLEM_SHAPE_MISMATCH : PROBLEM_RANK, name, want, shape, text);
 }
 

@@ -20,47 +20,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../api/call.h"
+#include "support/post.h"
 
 #define TOLERANCE_R 1e-12
 #define TOLERANCE_A 1e-14
 
-struct answer {
-    int status;
-    char *text;
-    size_t length;
-};
-
 static struct mem_budget budget = {.limit = (size_t)1 << 30};
 static const struct api_env env = {.budget = &budget, .max_body = (size_t)256 << 20, .threads = 1};
 
-/* ---- one call ---- */
-
-static struct answer post(const char *body, size_t length, size_t piece) {
-    struct api_call *call = api_call_open(&env, API_MHA, API_JSON, API_JSON, length);
-    assert_non_null(call);
-    for (size_t at = 0; at < length; at += piece) {
-        size_t size = length - at < piece ? length - at : piece;
-        char *copy = malloc(size); /* its own block: a read past the piece is seen by a sanitizer */
-        memcpy(copy, body + at, size);
-        api_call_feed(call, copy, size);
-        free(copy);
-    }
-    api_call_end(call);
-    struct mha_run *run = api_call_run(call);
-    if (run) {
-        mha_run_here(run);
-        api_call_computed(call);
-    }
-    struct answer answer = {.status = api_call_status(call), .text = malloc(1), .length = 0};
-    char block[4096];
-    for (size_t n; (n = api_call_read(call, block, sizeof block)) > 0;) {
-        answer.text = realloc(answer.text, answer.length + n + 1);
-        memcpy(answer.text + answer.length, block, n);
-        answer.length += n;
-    }
-    answer.text[answer.length] = 0;
-    api_call_close(call);
+static struct answer feed(const char *body, size_t piece) {
+    struct answer answer = post_pieces(&env, body, strlen(body), piece);
+    assert_false(answer.refused);
     assert_int_equal(atomic_load(&budget.used), 0);
     return answer;
 }
@@ -179,9 +149,9 @@ static bool run_case(const char *path) {
     const cJSON *raw = cJSON_GetObjectItemCaseSensitive(file, "request_text");
     char *body =
         raw ? strdup(raw->valuestring) : cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(file, "request"));
-    struct answer whole = post(body, strlen(body), SIZE_MAX >> 1);
-    struct answer bytes = post(body, strlen(body), 1);
-    struct answer sevens = post(body, strlen(body), 7);
+    struct answer whole = feed(body, SIZE_MAX >> 1);
+    struct answer bytes = feed(body, 1);
+    struct answer sevens = feed(body, 7);
     bool ok = judge(file, &whole);
     if (bytes.length != whole.length || memcmp(bytes.text, whole.text, whole.length) != 0)
         ok = no("fed byte by byte the answer differs:\n    %.400s\n    %.400s", whole.text, bytes.text);
