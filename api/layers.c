@@ -120,6 +120,37 @@ static bool make_request(const struct layer_source *source, struct mem_arena *ar
 
 static const struct input_widths unknown_widths = {WIDTH_UNKNOWN, WIDTH_UNKNOWN, WIDTH_UNKNOWN, "Q", "K", "V"};
 
+static struct layer_tensor view_of(const struct tensor *tensor) {
+    struct layer_tensor view = {
+        .given = tensor->given, .type = tensor->type, .rank = tensor->rank, .data = tensor->data};
+    for (size_t i = 0; i < tensor->rank && i < 3; i++) view.dim[i] = tensor->dim[i];
+    view.stride = dense_stride(&view);
+    return view;
+}
+
+bool layer_read_request(struct request *request, struct layer_source *source) {
+    struct options options;
+    struct mha_layer_shape shape;
+    if (!options_read(request, &options) || !weights_shape(request, &options, &unknown_widths, &shape)) return false;
+    *source = (struct layer_source){.num_heads = options.num_heads,
+                                    .num_kv_heads = options.num_kv_heads,
+                                    .layout = options.layout,
+                                    .dtype = options.dtype,
+                                    .has_scale = options.has_scale,
+                                    .has_softcap = options.softcap > 0,
+                                    .scale = options.scale,
+                                    .softcap = options.softcap};
+    for (size_t i = 0; i < LAYER_TENSORS; i++) {
+        struct tensor *tensor = &request->tensor[T_W_q + i];
+        const char *name = field_of_tensor((enum tensor_id)(T_W_q + i))->name;
+        if (tensor->from_text &&
+            !tensor_convert(tensor, name, options.dtype, false, request->arena, request->budget, request->problem))
+            return false;
+        source->tensor[i] = view_of(tensor);
+    }
+    return true;
+}
+
 /* The dimensions of the source, if its weights fit together; nothing is read of their numbers. */
 static bool check_source(const struct layer_source *source, struct mem_budget *budget, struct mha_layer_shape *shape,
                          struct problem *problem) {
@@ -145,9 +176,13 @@ struct layer *layer_new(struct mem_budget *budget, const struct layer_source *so
     layer->budget = budget;
     layer->source = *source;
     layer->shape = shape;
-    snprintf(layer->origin, sizeof layer->origin, "%s", origin);
+    layer_set_origin(layer, origin);
     pthread_mutex_init(&layer->packing, NULL);
     return layer;
+}
+
+void layer_set_origin(struct layer *layer, const char *origin) {
+    snprintf(layer->origin, sizeof layer->origin, "%s", origin);
 }
 
 struct layer *layer_keep(struct layer *layer) {
@@ -297,6 +332,7 @@ char *layer_describe(struct layer *layer, const char *name) {
             ",\"num_heads\":%zu,\"num_kv_heads\":%zu,\"d_k\":%zu,\"d_v\":%zu,\"d_q\":%zu,\"d_kin\":%zu,\"d_vin\":%zu,"
             "\"d_out\":%zu,\"weight_layout\":\"%s\"",
             s->h, s->h_kv, s->d_k, s->d_v, s->d_q, s->d_kin, s->d_vin, s->d_out, layout_name(source->layout));
+    fprintf(out, ",\"dtype\":\"%s\"", source->dtype == MHA_F32 ? "float32" : "float64");
     if (source->has_scale) print_number(out, "scale", source->scale);
     if (source->has_softcap) print_number(out, "softcap", source->softcap);
     print_tensors(out, source);

@@ -30,7 +30,7 @@
 #define LAYER_NAME_MAX 200 /* characters; leaves room for ".safetensors" in a file name */
 
 /* The tensors of a layer, in this order everywhere: W_q, W_k, W_v, W_o, b_q, b_k, b_v, b_o. */
-#define LAYER_TENSORS 8
+#define LAYER_TENSORS    8
 #define LAYER_TENSOR(id) ((size_t)(id) - (size_t)T_W_q)
 _Static_assert(T_b_o - T_W_q == LAYER_TENSORS - 1, "the weights stand together in enum tensor_id");
 
@@ -39,7 +39,7 @@ struct layer_tensor {
     enum tensor_type type;
     size_t rank;
     size_t dim[3];
-    size_t stride;             /* elements from one row (index of dim[0]) to the next; the product of the others when dense */
+    size_t stride; /* elements from one row (index of dim[0]) to the next; the product of the others when dense */
     const unsigned char *data; /* any alignment */
 };
 
@@ -50,7 +50,9 @@ struct layer_source {
     struct layer_tensor tensor[LAYER_TENSORS];
     size_t num_heads, num_kv_heads;
     enum mha_layout layout;
-    bool has_scale, has_softcap; /* defaults for requests that do not say */
+    /* defaults for requests that do not say */
+    enum mha_dtype dtype;
+    bool has_scale, has_softcap;
     double scale, softcap;
     /* who holds the data: exactly one of them is set */
     struct mem_arena *arena;
@@ -59,6 +61,7 @@ struct layer_source {
 
 struct layer;
 struct layer_store;
+struct request;
 
 /* ---- files ---- */
 
@@ -70,11 +73,18 @@ const struct st_file *layer_file_get(const struct layer_file *file);
 
 /* ---- layers ---- */
 
+/* Reads options and weights of a layer document (PUT body or file) that a body reader has filled in. The tensors stay where
+ * they are (the request's arena or a mapped file); no owner is set. Numbers from JSON text become `dtype` here, with their one
+ * rounding; all others stay as they came. False with request->problem set. */
+bool layer_read_request(struct request *request, struct layer_source *source);
+
 /* Checks that the weights fit together and makes a layer with one reference. On success the layer owns source->arena, or
  * source->file (one reference of it). On failure NULL, *problem set, ownership stays with the caller. `origin` (copied, at most
  * 200 bytes) says in descriptions where it came from: "PUT", "layers/a.safetensors". */
 struct layer *layer_new(struct mem_budget *budget, const struct layer_source *source, const char *origin,
                         struct problem *problem);
+/* Only before others can see the layer. */
+void layer_set_origin(struct layer *layer, const char *origin);
 struct layer *layer_keep(struct layer *layer);
 void layer_release(struct layer *layer); /* NULL is fine */
 

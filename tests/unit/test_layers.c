@@ -288,10 +288,11 @@ static void a_description_has_shapes_and_options_and_no_numbers_of_weights(void 
     source.scale = 0.25;
     struct layer *layer = layer_new(&budget, &source, "a \"file\"", &problem);
     char *text = layer_describe(layer, "my.layer");
-    static const char expected[] = "{\"name\":\"my.layer\",\"num_heads\":2,\"num_kv_heads\":1,\"d_k\":3,\"d_v\":2,\"d_"
-                                   "q\":5,\"d_kin\":4,\"d_vin\":6,"
-                                   "\"d_out\":7,\"weight_layout\":\"in_out\",\"scale\":0.25,\"tensors\":{\"W_q\":{"
-                                   "\"shape\":[5,6],\"dtype\":\"bfloat16\"},";
+    static const char expected[] =
+        "{\"name\":\"my.layer\",\"num_heads\":2,\"num_kv_heads\":1,\"d_k\":3,\"d_v\":2,\"d_"
+        "q\":5,\"d_kin\":4,\"d_vin\":6,"
+        "\"d_out\":7,\"weight_layout\":\"in_out\",\"dtype\":\"float64\",\"scale\":0.25,\"tensors\":{\"W_q\":{"
+        "\"shape\":[5,6],\"dtype\":\"bfloat16\"},";
     assert_memory_equal(text, expected, strlen(expected));
     assert_non_null(strstr(text, "\"packed\":[]"));
     assert_non_null(strstr(text, "\"origin\":\"a \\\"file\\\"\"}"));
