@@ -10,7 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <stdlib.h>
+
 #include "document.h"
+#include "layer_put.h"
+#include "layers.h"
+#include "response_safetensors.h"
+#include "safetensors_body.h"
 
 struct api_call {
     const struct api_env *env;
@@ -20,8 +26,11 @@ struct api_call {
     size_t body; /* bytes fed */
     struct problem problem;
     struct request request;
-    struct document *document; /* NULL once read */
+    struct document *document;       /* JSON: NULL once read */
+    struct safetensors_body *binary; /* safetensors: NULL if it is JSON */
     struct job job;
+    struct layer *layer;   /* the resident layer that is used: our reference */
+    struct layer_put *put; /* API_LAYER_PUT, else NULL */
     bool built, computed;
     struct mha_run *run;
     char request_id[132];
@@ -29,19 +38,47 @@ struct api_call {
     /* the answer */
     bool answering;
     struct response_json json;
+    struct response_safetensors safetensors;
     size_t text_at, text_length; /* of a rendered problem */
     char text[PROBLEM_TEXT_MAX];
 };
 
 /* ---- reading ---- */
 
+/* The reader for the body's format, in the call's arena. */
+static bool open_reader(struct api_call *call) {
+    if (call->in == API_SAFETENSORS) {
+        call->binary = mem_alloc(call->arena, sizeof *call->binary, NULL);
+        if (call->binary) safetensors_body_init(call->binary, &call->request);
+        return call->binary != NULL;
+    }
+    call->document = mem_alloc(call->arena, sizeof *call->document, NULL);
+    if (call->document) document_init(call->document, &call->request);
+    return call->document != NULL;
+}
+
+/* What a layer's body becomes lives on after the call, so it has an arena of its own. */
+static bool open_request(struct api_call *call) {
+    bool layer = call->endpoint == API_LAYER_PUT;
+    struct mem_arena *arena = call->arena;
+    if (layer) {
+        call->put = mem_alloc(call->arena, sizeof *call->put, NULL);
+        if (!call->put || !layer_put_init(call->put, call->env)) {
+            call->put = NULL;
+            return false;
+        }
+        arena = call->put->arena;
+    }
+    request_init(&call->request, layer ? IN_LAYER : IN_MHA, arena, call->env->budget, &call->problem);
+    return open_reader(call);
+}
+
 struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endpoint, enum api_media in,
                                enum api_media out, size_t body_bytes) {
     struct mem_arena *arena = mem_arena_new(env->budget);
     if (!arena) return NULL;
     struct api_call *call = mem_alloc(arena, sizeof *call, NULL);
-    struct document *document = mem_alloc(arena, sizeof *document, NULL);
-    if (!call || !document) {
+    if (!call) {
         mem_arena_free(arena);
         return NULL;
     }
@@ -52,9 +89,11 @@ struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endp
     call->in = in;
     call->out = out;
     problem_init(&call->problem);
-    request_init(&call->request, endpoint == API_LAYER_PUT ? IN_LAYER : IN_MHA, arena, env->budget, &call->problem);
-    document_init(document, &call->request);
-    call->document = document;
+    if (!open_request(call)) {
+        if (call->put) layer_put_free(call->put);
+        mem_arena_free(arena);
+        return NULL;
+    }
     if (body_bytes != SIZE_MAX && body_bytes > env->max_body) {
         problem_set(&call->problem, PROBLEM_BODY_TOO_LARGE, "",
                     "The body has %zu bytes; the limit is %zu bytes (--max-body). Send less at once, or load the "
@@ -65,6 +104,16 @@ struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endp
         call->problem.size = body_bytes;
     }
     return call;
+}
+
+void api_call_layer(struct api_call *call, const char *name, bool checkpoint, size_t num_heads) {
+    if (!layer_put_target(call->put, name, &call->problem) || !checkpoint) return;
+    if (call->in == API_SAFETENSORS)
+        safetensors_body_checkpoint(call->binary, &call->request, num_heads);
+    else
+        problem_set(&call->problem, PROBLEM_CONFLICT, "",
+                    "checkpoint=1 takes a whole model as a safetensors file: send Content-Type: "
+                    "application/vnd.safetensors.");
 }
 
 void api_call_feed(struct api_call *call, const void *bytes, size_t size) {
@@ -80,35 +129,86 @@ void api_call_feed(struct api_call *call, const void *bytes, size_t size) {
         return;
     }
     call->body += size;
-    document_feed(call->document, bytes, size);
+    if (call->binary)
+        safetensors_body_feed(call->binary, bytes, size);
+    else
+        document_feed(call->document, bytes, size);
 }
 
 /* ---- building ---- */
 
-/* The resident layer that the request names. The seam for api/layers.h: look it up, hold a reference until api_call_close. */
-static bool find_layer(struct api_call *call, const struct mha_layer **layer) {
-    const char *name = call->job.options.layer;
-    *layer = NULL;
-    if (!name) return true;
-    return problem_set(
-        &call->problem, PROBLEM_LAYER_NOT_FOUND, "/layer",
-        "There is no layer \"%.60s\": no layers are loaded. Start with --layers DIR or PUT /v1/layers/{name}, or "
-        "send the weights with the request.",
-        name);
+static bool no_such_layer(struct api_call *call, const char *name) {
+    char near[LAYER_NAME_MAX + 1] = "";
+    size_t count = call->env->layers ? layer_store_count(call->env->layers) : 0;
+    if (count == 0)
+        return problem_set(&call->problem, PROBLEM_LAYER_NOT_FOUND, "/layer",
+                           "There is no layer \"%.60s\": no layers are loaded. Start with --layers DIR or PUT "
+                           "/v1/layers/{name}, or send the weights with the request.",
+                           name);
+    layer_store_suggest(call->env->layers, name, near);
+    return problem_set(&call->problem, PROBLEM_LAYER_NOT_FOUND, "/layer",
+                       "There is no layer \"%.60s\" among the %zu that are loaded (GET /v1/layers lists them).%s%s%s",
+                       name, count, near[0] ? " Did you mean \"" : "", near, near[0] ? "\"?" : "");
+}
+
+/* What the request leaves open is as the layer says. */
+static void take_defaults(struct api_call *call, const struct layer_source *source) {
+    struct options *o = &call->job.options;
+    bool softcap = call->request.seen >> (field_of_option(O_softcap) - fields) & 1;
+    if (!o->has_scale && source->has_scale) {
+        o->has_scale = true;
+        o->scale = source->scale;
+    }
+    if (!softcap && source->has_softcap) o->softcap = source->softcap;
+}
+
+/* The resident layer that the request names, in the precision it wants; our reference lasts until api_call_close. */
+static bool find_layer(struct api_call *call, const struct mha_layer **packed) {
+    const struct options *o = &call->job.options;
+    struct problem why;
+    *packed = NULL;
+    if (!o->layer) return true;
+    call->layer = call->env->layers ? layer_store_get(call->env->layers, o->layer) : NULL;
+    if (!call->layer) return no_such_layer(call, o->layer);
+    const struct layer_source *source = layer_source(call->layer);
+    take_defaults(call, source);
+    problem_init(&why);
+    *packed = layer_packed(call->layer, o->has_dtype ? o->dtype : source->dtype, &why);
+    if (*packed) return true;
+    problem_set(&call->problem, why.code, "/layer", "Layer \"%.60s\": %.600s", o->layer, why.detail);
+    call->problem.limit = why.limit;
+    call->problem.size = why.size;
+    return false;
+}
+
+static bool end_reader(struct api_call *call) {
+    return call->binary ? safetensors_body_end(call->binary) : document_end(call->document);
 }
 
 static void build(struct api_call *call) {
     const struct mha_layer *layer;
     struct job *job = &call->job;
-    if (!document_end(call->document)) return;
     if (!options_read(&call->request, &job->options) || !find_layer(call, &layer)) return;
     if (!request_build(&call->request, layer, call->env->threads, job)) return;
     call->built = true;
     call->run = mha_run_init(job->workspace, &job->problem, &job->result, call->env->threads);
 }
 
+static void put_layer(struct api_call *call) {
+    if (call->binary && call->binary->checkpoint)
+        layer_put_checkpoint(call->put, &call->binary->found, &call->problem);
+    else
+        layer_put_one(call->put, &call->request);
+    call->computed = true;
+}
+
 void api_call_end(struct api_call *call) {
-    if (!api_call_failed(call)) build(call);
+    if (!api_call_failed(call) && end_reader(call)) {
+        if (call->put)
+            put_layer(call);
+        else
+            build(call);
+    }
     call->document = NULL;
 }
 
@@ -160,39 +260,51 @@ void api_call_computed(struct api_call *call) {
     memcpy(response->masked_first, call->job.result.masked_first, sizeof response->masked_first);
     call->run = NULL;
     call->computed = true;
+    if (call->out == API_SAFETENSORS && !api_call_failed(call) &&
+        !response_safetensors_begin(&call->safetensors, response))
+        problem_memory(&call->problem, MEM_FAILED, call->env->budget, "", 0, "The answer");
 }
 
 /* ---- answering ---- */
 
-int api_call_status(const struct api_call *call) { return problem_status(call->problem.code); }
+int api_call_status(const struct api_call *call) {
+    if (call->put && !api_call_failed(call)) return call->put->created ? 201 : 200;
+    return problem_status(call->problem.code);
+}
 
 const char *api_call_content_type(const struct api_call *call) {
-    return api_call_failed(call) ? "application/problem+json" : "application/json";
+    if (api_call_failed(call)) return "application/problem+json";
+    return call->out == API_SAFETENSORS && !call->put ? "application/vnd.safetensors" : "application/json";
 }
 
 void api_call_request_id(struct api_call *call, const char *id) {
     snprintf(call->request_id, sizeof call->request_id, "%s", id ? id : "");
 }
 
-static size_t read_problem(struct api_call *call, char *out, size_t max) {
-    size_t length = call->text_length - call->text_at;
-    if (length > max) length = max;
-    memcpy(out, call->text + call->text_at, length);
-    call->text_at += length;
-    return length;
+/* The whole text of an answer that is one: a problem or what a PUT says. */
+static size_t read_text(const char *text, size_t length, size_t *at, char *out, size_t max) {
+    size_t n = length - *at < max ? length - *at : max;
+    memcpy(out, text + *at, n);
+    *at += n;
+    return n;
+}
+
+static void begin_answer(struct api_call *call) {
+    call->answering = true;
+    if (!api_call_failed(call) && !call->computed)
+        problem_set(&call->problem, PROBLEM_INTERNAL, "", "The answer was asked for before it was computed.");
+    if (api_call_failed(call))
+        call->text_length = problem_render(&call->problem, call->request_id, call->text);
+    else if (!call->put && call->out == API_JSON)
+        response_json_begin(&call->json, &call->job.response);
 }
 
 size_t api_call_read(struct api_call *call, char *out, size_t max) {
-    if (!call->answering) {
-        call->answering = true;
-        if (!api_call_failed(call) && !call->computed)
-            problem_set(&call->problem, PROBLEM_INTERNAL, "", "The answer was asked for before it was computed.");
-        if (api_call_failed(call))
-            call->text_length = problem_render(&call->problem, call->request_id, call->text);
-        else
-            response_json_begin(&call->json, &call->job.response);
-    }
-    return call->text_length ? read_problem(call, out, max) : response_json_read(&call->json, out, max);
+    if (!call->answering) begin_answer(call);
+    if (call->text_length) return read_text(call->text, call->text_length, &call->text_at, out, max);
+    if (call->put) return read_text(call->put->text, strlen(call->put->text), &call->text_at, out, max);
+    return call->out == API_SAFETENSORS ? response_safetensors_read(&call->safetensors, out, max)
+                                        : response_json_read(&call->json, out, max);
 }
 
 size_t api_call_summary(const struct api_call *call, char *out, size_t max) {
@@ -210,6 +322,10 @@ size_t api_call_summary(const struct api_call *call, char *out, size_t max) {
 
 void api_call_close(struct api_call *call) {
     if (!call) return;
+    if (call->binary) safetensors_body_free(call->binary);
     request_free(&call->request);
+    response_safetensors_end(&call->safetensors);
+    layer_release(call->layer);
+    if (call->put) layer_put_free(call->put);
     mem_arena_free(call->arena);
 }

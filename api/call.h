@@ -20,15 +20,15 @@
 #include "memory.h"
 #include "problem.h"
 
-struct layer_store; /* api/layers.h, issue 5 */
+struct layer_store; /* api/layers.h */
 
 /* What all calls share; immutable but for the budget. */
 struct api_env {
     struct mem_budget *budget;
-    size_t max_body; /* bytes of one body */
-    size_t threads;  /* that a run is planned for */
-    struct layer_store *layers;
-    bool layers_writable;
+    size_t max_body;            /* bytes of one body */
+    size_t threads;             /* that a run is planned for */
+    struct layer_store *layers; /* NULL: there are none */
+    const char *layers_dir;     /* where PUT and DELETE of layers also write, NULL: nowhere */
 };
 
 enum api_media { API_JSON = 0, API_SAFETENSORS, API_MEDIA_COUNT };
@@ -40,6 +40,9 @@ struct api_call;
 /* NULL: out of memory (answer PROBLEM_OUT_OF_MEMORY). body_bytes: Content-Length or SIZE_MAX if unknown (a hint). */
 struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endpoint, enum api_media in,
                                enum api_media out, size_t body_bytes);
+/* Before the first feed of API_LAYER_PUT: the name in the path, and whether the body is a whole model whose attention layers
+ * become layers NAME.FOUND (num_heads 0: the metadata says). */
+void api_call_layer(struct api_call *call, const char *name, bool checkpoint, size_t num_heads);
 void api_call_feed(struct api_call *call, const void *bytes, size_t size);
 void api_call_end(struct api_call *call);
 /* Latches an error from outside (deadline, 413 while reading, draining). Later than an own error it changes nothing. */
@@ -50,7 +53,7 @@ struct mha_run *api_call_run(struct api_call *call);
 double api_call_flops(const struct api_call *call); /* of the run, for choosing inline or pool */
 void api_call_computed(struct api_call *call);
 
-int api_call_status(const struct api_call *call); /* 200, 422 ... */
+int api_call_status(const struct api_call *call); /* 200, 201 (a new layer), 422 ... */
 const char *api_call_content_type(const struct api_call *call);
 /* The next bytes of the answer; 0 = end. request_id goes into problems. max >= 4096. */
 void api_call_request_id(struct api_call *call, const char *id);

@@ -181,6 +181,14 @@ struct layer *layer_new(struct mem_budget *budget, const struct layer_source *so
     return layer;
 }
 
+void layer_take_packed(struct layer *to, struct layer *from) {
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&to->packed[i], atomic_exchange(&from->packed[i], NULL));
+        to->packed_bytes[i] = from->packed_bytes[i];
+        from->packed_bytes[i] = 0;
+    }
+}
+
 void layer_set_origin(struct layer *layer, const char *origin) {
     snprintf(layer->origin, sizeof layer->origin, "%s", origin);
 }
@@ -305,7 +313,7 @@ static void print_tensors(FILE *out, const struct layer_source *source) {
 }
 
 /* As a JSON string: layer names and origins hold printable ASCII and file names. */
-static void print_string(FILE *out, const char *text) {
+void layer_print_string(FILE *out, const char *text) {
     putc('"', out);
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
@@ -327,7 +335,7 @@ char *layer_describe(struct layer *layer, const char *name) {
     FILE *out = open_memstream(&text, &size);
     if (!out) return NULL;
     fprintf(out, "{\"name\":");
-    print_string(out, name);
+    layer_print_string(out, name);
     fprintf(out,
             ",\"num_heads\":%zu,\"num_kv_heads\":%zu,\"d_k\":%zu,\"d_v\":%zu,\"d_q\":%zu,\"d_kin\":%zu,\"d_vin\":%zu,"
             "\"d_out\":%zu,\"weight_layout\":\"%s\"",
@@ -345,7 +353,7 @@ char *layer_describe(struct layer *layer, const char *name) {
         first = false;
     }
     fprintf(out, "],\"bytes\":%zu,\"origin\":", bytes);
-    print_string(out, layer->origin);
+    layer_print_string(out, layer->origin);
     fprintf(out, "}\n");
     return fclose(out) == 0 ? text : NULL;
 }

@@ -20,6 +20,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "../core/mha.h"
 #include "memory.h"
@@ -83,7 +84,8 @@ bool layer_read_request(struct request *request, struct layer_source *source);
  * 200 bytes) says in descriptions where it came from: "PUT", "layers/a.safetensors". */
 struct layer *layer_new(struct mem_budget *budget, const struct layer_source *source, const char *origin,
                         struct problem *problem);
-/* Only before others can see the layer. */
+/* Only before others can see the layers. `to` gets the packed forms of `from`, whose weights are the same. */
+void layer_take_packed(struct layer *to, struct layer *from);
 void layer_set_origin(struct layer *layer, const char *origin);
 struct layer *layer_keep(struct layer *layer);
 void layer_release(struct layer *layer); /* NULL is fine */
@@ -97,6 +99,9 @@ const struct layer_source *layer_source(const struct layer *layer);
 const struct mha_layer_shape *layer_shape(const struct layer *layer);
 /* {"name":...,"num_heads":...}: shapes and options, never weights. malloc'd; NULL: no memory. */
 char *layer_describe(struct layer *layer, const char *name);
+
+/* `text` as a JSON string. */
+void layer_print_string(FILE *out, const char *text);
 
 /* ---- the store ---- */
 

@@ -40,6 +40,9 @@ struct config {
     uint64_t drain_delay;     /* ns, of accepting on after SIGTERM */
     const char *layers;       /* folder with layers to load, "" = none */
     bool layers_writable;     /* PUT and DELETE also change that folder */
+    const char *checkpoint;  /* whole-model file whose attention layers become layers, "" = none */
+    uint64_t num_heads;      /* of its layers, 0 = from config.json beside it */
+    const char *list_layers; /* print what that file holds and exit, "" = no */
     const char *token_file;   /* "" = no tokens */
     const char *tls_cert;     /* "" = no TLS */
     const char *tls_key;

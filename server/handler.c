@@ -20,6 +20,7 @@
 #include <sys/random.h>
 
 #include "answer.h"
+#include "layers.h"
 #include "media.h"
 #include "request.h"
 #include "service.h"
@@ -184,9 +185,11 @@ static bool open_call(struct request *request) {
     if (!route || route->kind != ROUTE_CALL) return true;
     request->call =
         api_call_open(&request->conn->service->env, route->endpoint, request->in, request->out, request->body_declared);
-    if (request->call) return true;
-    return problem_set(&request->problem, PROBLEM_OUT_OF_MEMORY, "",
-                       "There is no memory for another request right now");
+    if (!request->call)
+        return problem_set(&request->problem, PROBLEM_OUT_OF_MEMORY, "",
+                           "There is no memory for another request right now");
+    if (route->endpoint == API_LAYER_PUT) layers_target(request);
+    return true;
 }
 
 static bool check_all(struct request *request) {

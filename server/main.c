@@ -16,6 +16,7 @@
 
 #include "cpus.h"
 #include "healthcheck.h"
+#include "layers.h"
 #include "loop.h"
 #include "sandbox.h"
 #include "service.h"
@@ -70,11 +71,12 @@ static void set_up_limits(struct service *service, const struct config *config) 
 }
 
 static int set_up(struct service *service, const struct config *config, int signal_fd) {
-    char why[300] = "";
+    char why[700] = "";
     if (*config->isa && !mha_isa_force(config->isa)) return fail("--isa", "this CPU or this build does not have it");
     if (!set_up_memory(service, config)) return fail("memory", "not enough to start");
     if (!tokens_read(&service->tokens, config->token_file, why, sizeof why)) return fail("--token-file", why);
     if (!tls_read(&service->tls, config, clock_now(), why, sizeof why)) return fail("TLS", why);
+    if (!layers_open(service, config, why, sizeof why)) return fail("layers", why);
     if (!listeners_open(&service->listeners, config, stderr)) return 2;
     set_up_limits(service, config);
     if (!admission_open(&service->admission, service->env.threads, (size_t)config->max_queue))
@@ -106,6 +108,7 @@ static void tear_down(struct service *service) {
     listeners_close(&service->listeners);
     tokens_free(&service->tokens);
     tls_free(&service->tls);
+    layers_close(service);
     free(service->scratch);
 }
 
@@ -114,6 +117,7 @@ int main(int argc, char **argv) {
     struct config config;
     int status = config_read(&config, argc, argv, environ, stdout, stderr);
     if (status >= 0) return status;
+    if (*config.list_layers) return layers_print(&config, stdout, stderr);
     if (config.healthcheck) return healthcheck(&config, stderr);
 
     int signal_fd = take_signals_as_bytes();

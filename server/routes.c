@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "../api/layer_answers.h"
 #include "health.h"
 #include "media.h"
 #include "metrics.h"
@@ -23,6 +24,15 @@ static const struct route routes[] = {
      .endpoint = API_MHA,
      .takes = JSON | SAFETENSORS,
      .offers = JSON | SAFETENSORS},
+    {.method = "PUT",
+     .path = "/v1/layers/{name}",
+     .kind = ROUTE_CALL,
+     .endpoint = API_LAYER_PUT,
+     .takes = JSON | SAFETENSORS,
+     .offers = JSON},
+    {.method = "GET", .path = "/v1/layers", .kind = ROUTE_API, .api = layers_list_answer, .offers = JSON},
+    {.method = "GET", .path = "/v1/layers/{name}", .kind = ROUTE_API, .api = layers_get_answer, .offers = JSON},
+    {.method = "DELETE", .path = "/v1/layers/{name}", .kind = ROUTE_API, .api = layers_delete_answer, .offers = JSON},
     {.method = "GET", .path = "/healthz", .kind = ROUTE_SERVER, .server = health_alive, .open = true, .quiet = true},
     {.method = "GET", .path = "/readyz", .kind = ROUTE_SERVER, .server = health_ready, .open = true, .quiet = true},
     {.method = "GET", .path = "/metrics", .kind = ROUTE_SERVER, .server = metrics_answer, .quiet = true},
