@@ -68,10 +68,10 @@ const char *mha_error_text(enum mha_error code);
 
 /* How the numbers of a weight are laid out. A projection W_q, W_k, W_v has in x heads x d elements, W_o heads x d_v x out. */
 enum mha_layout {
-    MHA_IN_OUT = 0,   /* [in, heads*d]; W_o [h*d_v, out]. y = x W, as in the paper                            */
-    MHA_OUT_IN,       /* [heads*d, in]; W_o [out, h*d_v]. y = x W^T, torch nn.Linear                          */
-    MHA_HEAD_IN_OUT,  /* [heads, in, d]; W_o [h, d_v, out]                                                    */
-    MHA_IN_HEAD_OUT,  /* [in, heads, d]; W_o [h, d_v, out]. Keras, Flax; same memory as MHA_IN_OUT            */
+    MHA_IN_OUT = 0,  /* [in, heads*d]; W_o [h*d_v, out]. y = x W, as in the paper                            */
+    MHA_OUT_IN,      /* [heads*d, in]; W_o [out, h*d_v]. y = x W^T, torch nn.Linear                          */
+    MHA_HEAD_IN_OUT, /* [heads, in, d]; W_o [h, d_v, out]                                                    */
+    MHA_IN_HEAD_OUT, /* [in, heads, d]; W_o [h, d_v, out]. Keras, Flax; same memory as MHA_IN_OUT            */
 };
 
 struct mha_weights {
@@ -124,10 +124,10 @@ struct mha_problem {
     bool window;                      /* key j visible iff i+offset-left <= j <= i+offset+right */
     size_t window_left, window_right; /* MHA_WINDOW_OPEN: no limit */
     struct mha_mask attn_mask;
-    const uint8_t *key_mask;    /* [key_mask_B, n_kv], nonzero = this key exists; or NULL */
-    size_t key_mask_B;          /* 1 or B */
-    const size_t *key_lengths;  /* [B], only the first key_lengths[b] keys of past+new exist; or NULL */
-    const void *sinks;          /* [h], one more logit per head in the denominator, without a value; or NULL */
+    const uint8_t *key_mask;   /* [key_mask_B, n_kv], nonzero = this key exists; or NULL */
+    size_t key_mask_B;         /* 1 or B */
+    const size_t *key_lengths; /* [B], only the first key_lengths[b] keys of past+new exist; or NULL */
+    const void *sinks;         /* [h], one more logit per head in the denominator, without a value; or NULL */
 };
 
 /* ---- the result -------------------------------------------------------------------------------------------------- */
@@ -135,28 +135,28 @@ struct mha_problem {
 /* Every pointer that is not NULL gets filled; the caller owns the memory, sizes by the shapes given here.
  * `attention` and `scores` hold the heads listed in `heads_listed` (n_heads_listed of them, in that order), or all h when the
  * list is NULL; with `attention_mean` `attention` (only it) is the mean over those heads, [B, n_q, n_kv].
- * A row without visible keys: weights 0, context 0, logsumexp -infinity. The score of a hidden key is written as computed
- * (it may be NaN or infinite; api writes it as null). */
+ * A row without visible keys: weights 0, context 0, logsumexp -infinity, with a sink too. Scores, projections and present rows
+ * of a hidden key are written as computed (they may be NaN or infinite; api writes null). */
 struct mha_result {
-    void *output;       /* [B, n_q, d_out] */
-    void *attention;    /* [B, n_heads_listed, n_q, n_kv] */
-    void *heads;        /* [B, h, n_q, d_v], the context of each head */
-    void *proj_Q;       /* [B, h, n_q, d_k], with bias, not scaled */
-    void *proj_K;       /* [B, h_kv, n_k, d_k], new keys only */
-    void *proj_V;       /* [B, h_kv, n_k, d_v] */
-    void *scores;       /* [B, n_heads_listed, n_q, n_kv], scaled and capped, before masks */
-    void *logsumexp;    /* [B, h, n_q], natural log of the softmax denominator (sink included) */
-    void *concat;       /* [B, n_q, h*d_v] */
-    void *present_K;    /* [B, h_kv, n_kv, d_k], past then new */
-    void *present_V;    /* [B, h_kv, n_kv, d_v] */
+    void *output;    /* [B, n_q, d_out] */
+    void *attention; /* [B, n_heads_listed, n_q, n_kv] */
+    void *heads;     /* [B, h, n_q, d_v], the context of each head */
+    void *proj_Q;    /* [B, h, n_q, d_k], with bias, not scaled */
+    void *proj_K;    /* [B, h_kv, n_k, d_k], new keys only */
+    void *proj_V;    /* [B, h_kv, n_k, d_v] */
+    void *scores;    /* [B, n_heads_listed, n_q, n_kv], scaled and capped, before masks */
+    void *logsumexp; /* [B, h, n_q], natural log of the softmax denominator (sink included) */
+    void *concat;    /* [B, n_q, h*d_v] */
+    void *present_K; /* [B, h_kv, n_kv, d_k], past then new */
+    void *present_V; /* [B, h_kv, n_kv, d_v] */
     const size_t *heads_listed;
     size_t n_heads_listed;
     bool attention_mean;
 
     /* filled by the run */
-    uint64_t masked_rows;       /* (sample, head, query) rows without a visible key */
-    size_t masked_first[3];     /* the first of them: b, head, i */
-    struct mha_detail detail;   /* what went wrong; detail.code is what mha_run_status says */
+    uint64_t masked_rows;     /* (sample, head, query) rows without a visible key */
+    size_t masked_first[3];   /* the first of them: b, head, i */
+    struct mha_detail detail; /* what went wrong; detail.code is what mha_run_status says */
 };
 
 /* ---- planning and running ---------------------------------------------------------------------------------------- */
@@ -188,8 +188,14 @@ enum mha_error mha_run_here(struct mha_run *run);
 /* From any thread: the run ends within about one tile, with MHA_ERR_CANCELLED. */
 void mha_run_cancel(struct mha_run *run);
 
-/* After the end. MHA_OK, MHA_ERR_CANCELLED or MHA_ERR_NON_FINITE; result->detail has the rest (field is the first stage that
- * went wrong in the order of the paper: "projections.Q", "projections.K", "projections.V", "scores", "heads", "output"). */
+/* After the end. MHA_OK, MHA_ERR_CANCELLED or MHA_ERR_NON_FINITE; result->detail has the rest: field is the first stage, in the
+ * order of the paper, at which something that a wanted result depends on went NaN or infinite, and index the first place:
+ *     projections.Q  [b, head, i, c]  Q' of a query that sees a key        heads   [b, head, i, c]  a context
+ *     projections.K  [b, g, j, c]     K' of a new key that is seen         output  [b, i, o]
+ *     projections.V  [b, g, j, c]     V' of such a key
+ *     scores         [b, head, i, j]  a visible score, before the softcap or with the mask added; -infinity counts, unless it
+ *                                     is the mask's. [b, head, i]: the sink is NaN or +infinity
+ * What is hidden never fails: scores, projections and caches of hidden keys are written as computed and may be NaN. */
 enum mha_error mha_run_status(const struct mha_run *run);
 
 /* The obviously right evaluation of the same problem: long loops, nothing blocked, in `dtype`. Slow; kept as the oracle of
