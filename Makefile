@@ -52,6 +52,9 @@ ISAS := base
 ISA_FLAGS_base :=
 endif
 
+# Whatever OPT says: gcc forms FMAs only from -O2 on, and without them the kernels give other bits.
+KERNEL_OPT := -O2
+
 CORE_SRC   := $(wildcard core/*.c)
 KERNEL_SRC := $(wildcard core/kernels/*.c)
 API_SRC    := $(wildcard api/*.c)
@@ -196,8 +199,8 @@ $(SETUP_TARGETS): setup-%:
 
 # Holds the flags of the last build; touched only when they change, and everything compiled depends on it.
 $(BUILD)/.flags: force
-	@mkdir -p $(@D) && printf '%s\n' '$(subst ','\'',$(CC) $(ALLFLAGS) / $(LDFLAGS))' | cmp -s - $@ || \
-	    printf '%s\n' '$(subst ','\'',$(CC) $(ALLFLAGS) / $(LDFLAGS))' > $@
+	@mkdir -p $(@D) && printf '%s\n' '$(subst ','\'',$(CC) $(ALLFLAGS) $(KERNEL_OPT) / $(LDFLAGS))' | cmp -s - $@ || \
+	    printf '%s\n' '$(subst ','\'',$(CC) $(ALLFLAGS) $(KERNEL_OPT) / $(LDFLAGS))' > $@
 force:
 
 # ---- what gets built -------------------------------------------------------------------------------------------------
@@ -216,14 +219,14 @@ $(MHAD): $(BUILD)/server/main.o $(LIBS)
 define kernel_rule
 $(BUILD)/core/kernels/%.$(1).o: core/kernels/%.c $(BUILD)/.flags | setup-build
 	$$(call say,CC)
-	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -DKERNEL_ISA=$(1) -c -o $$@ $$<
+	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) $(KERNEL_OPT) -DKERNEL_ISA=$(1) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call kernel_rule,$(i))))
 
 define isa_probe_rule
 $(BUILD)/tests/unit/isa/%.$(1).o: tests/unit/isa/%.c $(BUILD)/.flags | setup-build
 	$$(call say,CC)
-	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -Wno-psabi -DKERNEL_ISA=$(1) -c -o $$@ $$<
+	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -Wno-psabi $(KERNEL_OPT) -DKERNEL_ISA=$(1) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_probe_rule,$(i))))
 
