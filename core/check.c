@@ -29,7 +29,7 @@ bool mha_tensor_bytes(const size_t *dim, size_t rank, size_t element, size_t *by
     for (size_t axis = 0; axis < rank; axis++) {
         if (dim[axis] == 0)
             empty = true;
-        else if (__builtin_mul_overflow(product, dim[axis], &product) || product > MHA_MAX_BYTES)
+        else if (__builtin_mul_overflow(product, dim[axis], &product))
             return false;
     }
     *bytes = empty ? 0 : product;

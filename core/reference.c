@@ -104,6 +104,12 @@ size_t mha_reference_need(const struct mha_problem *p) {
 }
 
 enum mha_error mha_reference(const struct mha_problem *problem, struct mha_result *result, void *workspace) {
+    /* Without rows of any kind no memory bounds B, so it must not be counted through: there is nothing to compute. */
+    if (problem->n_q == 0 && mha_n_kv(problem) == 0) {
+        result->masked_rows = 0;
+        memset(result->masked_first, 0, sizeof result->masked_first);
+        return mha_failure_verdict(&MHA_NO_FAILURE, &result->detail);
+    }
     return problem->dtype == MHA_F32 ? evaluate_f32(problem, result, workspace)
                                      : evaluate_f64(problem, result, workspace);
 }

@@ -493,6 +493,13 @@ static void empty_dimensions_are_legal(void **unused) {
     assert_int_equal(evaluate(&p, &r), MHA_OK);
     random_result_free(&r);
 
+    p = unprojected(1, 0, 0, zeros, zeros, zeros);
+    p.B = (size_t)1 << 50; /* very many samples of nothing take no time */
+    r = random_result_new(&p, WANT_ALL, NULL, 0);
+    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    assert_int_equal(r.masked_rows, 0);
+    random_result_free(&r);
+
     p = unprojected(1, 1, 2, zeros, zeros, zeros); /* inputs of width 0: V' is b_v */
     p.d_q = p.d_kin = p.d_vin = 0;
     p.weights.W_q = p.weights.W_k = p.weights.W_v = zeros;
