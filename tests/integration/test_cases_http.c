@@ -55,11 +55,14 @@ static void check_problem_form(const struct reply *reply, const cJSON *answer) {
 
 static void check_words(const cJSON *document, const cJSON *answer) {
     const cJSON *words = cJSON_GetObjectItemCaseSensitive(document, "detail_names");
-    const cJSON *detail = cJSON_GetObjectItemCaseSensitive(answer, "detail");
-    for (const cJSON *word = words ? words->child : NULL; word; word = word->next)
-        if (!cJSON_IsString(detail) || !strstr(detail->valuestring, word->valuestring))
-            fail_msg("the detail \"%s\" does not say \"%s\"", cJSON_IsString(detail) ? detail->valuestring : "",
-                     word->valuestring);
+    const cJSON *member_detail = cJSON_GetObjectItemCaseSensitive(answer, "detail");
+    const char *detail = cJSON_IsString(member_detail) ? member_detail->valuestring : "";
+    for (const cJSON *word = words ? words->child : NULL; word; word = word->next) {
+        char number[32];
+        snprintf(number, sizeof number, "%g", word->valuedouble);
+        const char *wanted = cJSON_IsString(word) ? word->valuestring : number;
+        if (!strstr(detail, wanted)) fail_msg("the detail \"%s\" does not say \"%s\"", detail, wanted);
+    }
     const cJSON *absent = cJSON_GetObjectItemCaseSensitive(document, "absent");
     for (const cJSON *name = absent ? absent->child : NULL; name; name = name->next)
         if (cJSON_GetObjectItemCaseSensitive(answer, name->valuestring))
