@@ -71,12 +71,14 @@ struct piece {
     size_t size, at;
 };
 
-/* The byte at `offset`, or -1 at the end of the body. A byte before this piece is the first one of the token that the tensor
- * reader carried over. */
+/* The byte at `offset`, or -1 at the end of the body. A byte before this piece is in a token that the tensor reader carried over
+ * to it. */
 static int byte_at(const struct document *d, const struct piece *piece, uint64_t offset) {
     if (!piece->bytes || offset >= d->consumed + piece->size) return -1;
     if (offset >= d->consumed) return (unsigned char)piece->bytes[offset - d->consumed];
-    return (unsigned char)(d->member == MEMBER_SHAPE ? d->shape : d->text).carry[0];
+    const struct tensor_text *text = d->member == MEMBER_SHAPE ? &d->shape : &d->text;
+    uint64_t at = offset - d->carry_start;
+    return offset >= d->carry_start && at < sizeof text->carry ? (unsigned char)text->carry[at] : ' ';
 }
 
 /* "but found '2'", "but found the byte 0x01", "but the body ends". */
@@ -451,6 +453,7 @@ static size_t value_done(struct document *d, enum kind kind, size_t taken);
 static size_t in_tensor(struct document *d, struct piece *piece) {
     struct tensor_text *text = d->member == MEMBER_SHAPE ? &d->shape : &d->text;
     size_t used;
+    d->carry_start = d->consumed + piece->at - text->carried;
     enum tensor_text_status status = tensor_text_feed(text, piece->bytes + piece->at, piece->size - piece->at, &used);
     if (d->member == MEMBER_SHAPE && text->count > 64) {
         bad_tensor(d, PROBLEM_RANK, "shape", NULL, 0, "A shape has at most 8 dimensions.");

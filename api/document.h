@@ -54,7 +54,8 @@ struct document {
     unsigned members;
     enum tensor_type member_type;
     size_t flat; /* numbers in data, bytes in base64 */
-    uint64_t tensor_start;
+    uint64_t tensor_start; /* offset of its '[' */
+    uint64_t carry_start;  /* offset of the token that the tensor reader carried into this piece */
     struct tensor_text text, shape;
     struct mem_grow shape_data;
     struct base64_decoder base64;

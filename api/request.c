@@ -497,12 +497,31 @@ static void take_options(struct job *job) {
     p->window_right = o->window_right;
 }
 
+/* An empty tensor may still claim a huge dimension beside the 0, for which somebody would loop: what could not be held in memory
+ * without the zeros is refused. */
+static bool check_sizes(struct request *request) {
+    for (int id = 0; id < TENSOR_COUNT; id++) {
+        const struct tensor *t = request_tensor(request, (enum tensor_id)id);
+        size_t bytes = sizeof(double);
+        bool counted = true;
+        if (!t || t->count) continue;
+        for (size_t axis = 0; axis < t->rank; axis++)
+            counted = counted && mem_mul(bytes, t->dim[axis] ? t->dim[axis] : 1, &bytes);
+        if (counted && bytes <= request->budget->limit) continue;
+        char pointer[PROBLEM_POINTER_MAX];
+        const char *name = field_of_tensor((enum tensor_id)id)->name;
+        return problem_memory(request->problem, MEM_TOO_LARGE, request->budget,
+                              problem_pointer_index(pointer, name, NULL, 0), counted ? bytes : SIZE_MAX, name);
+    }
+    return true;
+}
+
 bool request_build(struct request *request, const struct mha_layer *layer, size_t threads, struct job *job) {
     struct input_widths in;
     job->problem = (struct mha_problem){0};
     job->result = (struct mha_result){0};
     job->response = (struct response){0};
-    if (!choose_dtype(request, job, layer)) return false;
+    if (!check_sizes(request) || !choose_dtype(request, job, layer)) return false;
     if (job->options.layer && !refuse_beside_layer(request, &job->options)) return false;
     if (!build_inputs(request, job, &in)) return false;
     if (layer ? !build_from_layer(request, job, layer, &in) : !build_from_weights(request, job, &in)) return false;
