@@ -109,8 +109,10 @@ for ((n = 1; ; n++)); do
         ;;
     "sh skip") ;;
     *" answer")
-        sed "s/\b8080\b/$port/g" "$work/$n.text" | tr -d ' \n\t' >"$work/want"
-        tr -d ' \n\t' <"$printed" >"$work/got"
+        # Beyond 13 decimals the last digit is the instruction set's (with and without FMA).
+        plain() { tr -d ' \n\t' | sed -E 's/([0-9]\.[0-9]{13})[0-9]+/\1/g'; }
+        sed "s/\b8080\b/$port/g" "$work/$n.text" | plain >"$work/want"
+        plain <"$printed" >"$work/got"
         # What make says on the way is not the answer.
         grep -qF -- "$(cat "$work/want")" "$work/got"
         status=$?
@@ -120,7 +122,7 @@ for ((n = 1; ; n++)); do
     esac
 done
 
-build/mhad --help 2>&1 | grep -oE '(^|[[:space:]])--[a-z][a-z-]+' | tr -d ' \t' | sort -u >"$work/flags"
+build/mhad --help 2>&1 | sed -nE 's/^  (--[a-z][a-z-]+).*/\1/p' | sort -u >"$work/flags"
 missing=$(while read -r flag; do grep -qF -- "\`$flag" README.md || echo "$flag"; done <"$work/flags")
 [ -s "$work/flags" ] && [ -z "$missing" ]
 verdict $? "every flag of mhad --help is in the README${missing:+; missing: $missing}"
