@@ -166,8 +166,10 @@ static ssize_t next_block(void *context, uint64_t position, char *out, size_t ma
     memcpy(out, request->stash + request->stash_sent, size);
     request->stash_sent += size;
     request->bytes_out += size;
-    /* the deadline gives at least 32 KiB a second */
-    conn_arm(request->conn, request->conn->deadline.at + size * (NS_PER_SECOND / STASH_BYTES));
+    /* A second more for every 32 KiB that it has taken, but never more than --write-timeout from now. */
+    uint64_t earned = request->conn->deadline.at + size * (NS_PER_SECOND / STASH_BYTES);
+    uint64_t most = clock_now() + request->conn->service->config->write_timeout;
+    conn_arm(request->conn, earned < most ? earned : most);
     return (ssize_t)size;
 }
 

@@ -61,7 +61,7 @@ static const struct option options[] = {
     {"request-timeout", OPTION_DURATION, AT(request_timeout), SECOND / 1000, 24 * HOUR, "30s", 0, "TIME", "for a request from the end of its header to its answer; X-Request-Timeout may lower it"},
     {"header-timeout", OPTION_DURATION, AT(header_timeout), SECOND / 1000, HOUR, "20s", 0, "TIME", "for the whole header to arrive, however slowly"},
     {"idle-timeout", OPTION_DURATION, AT(idle_timeout), SECOND / 1000, 24 * HOUR, "75s", 0, "TIME", "a connection may wait between two requests"},
-    {"write-timeout", OPTION_DURATION, AT(write_timeout), SECOND / 1000, 24 * HOUR, "30s", 0, "TIME", "for the client to take the answer, plus 1 s for every 32 KiB it has taken"},
+    {"write-timeout", OPTION_DURATION, AT(write_timeout), SECOND / 1000, 24 * HOUR, "30s", 0, "TIME", "a client may take nothing of its answer; over all it must take 32 KiB a second"},
     {"layers", OPTION_TEXT, AT(layers), 0, 0, "", 0, "DIR", "load every layer file of this folder at start"},
     {"layers-writable", OPTION_SWITCH, AT(layers_writable), 0, 1, "", 0, 0, "PUT and DELETE of layers also change the folder"},
     {"checkpoint", OPTION_TEXT, AT(checkpoint), 0, 0, "", 0, "FILE", "make each attention layer of this whole-model safetensors file a layer"},

@@ -35,14 +35,14 @@ struct config {
     uint64_t request_timeout; /* ns, from the end of the header to the start of the answer */
     uint64_t header_timeout;  /* ns, from the connect or the request line to the end of the header */
     uint64_t idle_timeout;    /* ns, between two requests of a connection */
-    uint64_t write_timeout;   /* ns, for the answer to be taken, plus 1 s for every 32 KiB of it */
+    uint64_t write_timeout;   /* ns, in which a client may take nothing of its answer */
     uint64_t drain;           /* ns, for running requests after SIGTERM */
     uint64_t drain_delay;     /* ns, of accepting on after SIGTERM */
     const char *layers;       /* folder with layers to load, "" = none */
     bool layers_writable;     /* PUT and DELETE also change that folder */
-    const char *checkpoint;  /* whole-model file whose attention layers become layers, "" = none */
-    uint64_t num_heads;      /* of its layers, 0 = from config.json beside it */
-    const char *list_layers; /* print what that file holds and exit, "" = no */
+    const char *checkpoint;   /* whole-model file whose attention layers become layers, "" = none */
+    uint64_t num_heads;       /* of its layers, 0 = from config.json beside it */
+    const char *list_layers;  /* print what that file holds and exit, "" = no */
     const char *token_file;   /* "" = no tokens */
     const char *tls_cert;     /* "" = no TLS */
     const char *tls_key;

@@ -53,6 +53,16 @@ static struct conn **bucket_of(struct conns *conns, const struct conn *conn) {
     return &conns->bucket[(hash ^ hash >> 16) % CONN_BUCKETS];
 }
 
+static void watch(struct conn *conn) {
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = conn};
+    conn->watched = epoll_ctl(conn->service->epoll, EPOLL_CTL_ADD, conn->fd, &event) == 0;
+}
+
+static void unwatch(struct conn *conn) {
+    if (conn->watched) epoll_ctl(conn->service->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
+    conn->watched = false;
+}
+
 static bool is_unix(const struct conn *conn) { return conn->remote[0] == 'u'; }
 
 static size_t count_from(struct conns *conns, const struct conn *conn) {
@@ -87,7 +97,7 @@ static void remove_conn(struct conns *conns, struct conn *conn) {
     conns->count--;
     conn->service->metrics.connections = conns->count;
     conn_arm(conn, 0);
-    conn_unwatch(conn);
+    unwatch(conn);
     free(conn);
 }
 
@@ -163,6 +173,7 @@ static void add(struct service *service, const struct listener *listener, int fd
     struct MHD_Daemon *daemon = listener->tls ? service->secure : service->plain;
     if (MHD_add_connection(daemon, fd, &address->any, size) == MHD_YES) {
         conn_arm(conn, clock_now() + service->config->header_timeout);
+        watch(conn);
         return;
     }
     if (conns->joining) free(conns->joining); /* else conns_notify has taken it in and out again */
@@ -212,15 +223,7 @@ void conn_answer_raw(struct conn *conn, const struct problem *problem, const cha
     conn_shut(conn);
 }
 
-void conn_watch(struct conn *conn) {
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = conn};
-    conn->watched = epoll_ctl(conn->service->epoll, EPOLL_CTL_ADD, conn->fd, &event) == 0;
-}
-
-void conn_unwatch(struct conn *conn) {
-    if (conn->watched) epoll_ctl(conn->service->epoll, EPOLL_CTL_DEL, conn->fd, NULL);
-    conn->watched = false;
-}
+void conn_nudge(struct conn *conn) { shutdown(conn->fd, SHUT_RD); /* takes nothing away: the stream has ended */ }
 
 void conns_shut_idle(struct service *service) {
     for (struct conn *conn = service->conns.head; conn; conn = conn->next)

@@ -5,7 +5,9 @@
  * Model. We accept ourselves and hand the socket to libmicrohttpd (MHD_add_connection): so the limits answer 503 instead of
  * leaving clients in the accept queue (libmicrohttpd 0.9.75 stops silently at 1,020), several listeners share one loop, and
  * every connection has one absolute deadline that its own bytes cannot move. libmicrohttpd's timeouts are off. To close a
- * connection from outside we shut its socket down; libmicrohttpd sees the end of the stream and tears it down.
+ * connection from outside we shut its socket down; libmicrohttpd sees the end of the stream and tears it down. Every socket is
+ * also in our own epoll set, for one event: the client's side closing, which libmicrohttpd cannot see while a request is
+ * suspended and may miss otherwise.
  */
 #ifndef MHA_SERVER_CONNS_H
 #define MHA_SERVER_CONNS_H
@@ -45,9 +47,9 @@ void conn_arm(struct conn *conn, uint64_t at);
 void conn_shut(struct conn *conn);
 /* Writes an answer past libmicrohttpd (plain connections only) and shuts: for requests whose body has not ended. */
 void conn_answer_raw(struct conn *conn, const struct problem *problem, const char *request_id);
-/* Watches the socket for the client going away while the request is suspended; stops watching. */
-void conn_watch(struct conn *conn);
-void conn_unwatch(struct conn *conn);
+/* The client has closed its side (from the loop). Makes libmicrohttpd look: it reads until a read comes back short, and a FIN
+ * that was already there then gives no further edge; half a request would lie there until its deadline. */
+void conn_nudge(struct conn *conn);
 /* Shuts every connection without a request. */
 void conns_shut_idle(struct service *service);
 void conns_shut_all(struct service *service);

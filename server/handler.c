@@ -273,6 +273,41 @@ static enum MHD_Result take_body(struct request *request, const char *upload, si
     return MHD_NO;
 }
 
+/* ---- while it is suspended ----------------------------------------------------------------------------------------- */
+
+/* Back to libmicrohttpd, which calls handler_access for the answer. */
+static void resume(struct request *request) {
+    conn_arm(request->conn, 0);
+    request->phase = PHASE_COMPUTED;
+    MHD_resume_connection(request->conn->mhd);
+}
+
+/* Ends a suspended request early: at once if it only waits, else when its workers notice, within a tile. */
+static void end_early(struct request *request) {
+    struct service *service = request->conn->service;
+    conn_arm(request->conn, 0);
+    if (request->phase == PHASE_QUEUED) {
+        admission_withdraw(&service->admission, request);
+        request->run = NULL;
+        resume(request);
+    } else if (!request->cancelled) {
+        request->cancelled = true;
+        mha_run_cancel(request->run);
+    }
+}
+
+/* A client that only closed its sending side is told why it gets nothing else. It is told past libmicrohttpd, which reads the
+ * end of the stream at the resume and then drops any answer. */
+static void client_left(struct request *request) {
+    request->gone = true;
+    request->conn->service->metrics.disconnects++;
+    problem_set(
+        &request->problem, PROBLEM_HTTP, "",
+        "The client closed its side of the connection before the answer; that is taken as having left. Keep it open");
+    conn_answer_raw(request->conn, &request->problem, request->id);
+    end_early(request);
+}
+
 /* ---- the end of the body: compute --------------------------------------------------------------------------------- */
 
 /* The run is over, on whatever thread. */
@@ -304,8 +339,8 @@ static enum MHD_Result compute_on_pool(struct request *request) {
         return answer_call(request);
     }
     MHD_suspend_connection(request->conn->mhd); /* before anybody else may know of the run */
-    conn_watch(request->conn);
     admission_take(&service->admission, request);
+    if (request->conn->half_closed) client_left(request);
     return MHD_YES;
 }
 
@@ -359,43 +394,19 @@ enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const 
 
 /* ---- from the loop ------------------------------------------------------------------------------------------------ */
 
-/* Back to libmicrohttpd, which calls handler_access for the answer. */
-static void resume(struct request *request) {
-    conn_unwatch(request->conn);
-    conn_arm(request->conn, 0);
-    request->phase = PHASE_COMPUTED;
-    MHD_resume_connection(request->conn->mhd);
-}
-
 void handler_run_ended(struct request *request) {
     take_computed(request);
     resume(request);
 }
 
-/* Ends a suspended request early: at once if it only waits, else when its workers notice, within a tile. */
-static void end_early(struct request *request) {
-    struct service *service = request->conn->service;
-    conn_arm(request->conn, 0);
-    if (request->phase == PHASE_QUEUED) {
-        admission_withdraw(&service->admission, request);
-        request->run = NULL;
-        resume(request);
-    } else if (!request->cancelled) {
-        request->cancelled = true;
-        mha_run_cancel(request->run);
-    }
-}
-
 void handler_client_left(struct conn *conn) {
     struct request *request = conn->request;
-    if (!request || (request->phase != PHASE_QUEUED && request->phase != PHASE_RUNNING)) return;
-    request->gone = true;
-    conn->service->metrics.disconnects++;
-    problem_set(
-        api_call_problem(request->call), PROBLEM_HTTP, "",
-        "The client closed its side of the connection before the answer; that is taken as having left. Keep it open");
-    conn_unwatch(conn);
-    end_early(request);
+    if (conn->half_closed || conn->closing) return; /* our own shutdown gives another edge */
+    conn->half_closed = true;
+    if (request && (request->phase == PHASE_QUEUED || request->phase == PHASE_RUNNING))
+        client_left(request);
+    else
+        conn_nudge(conn);
 }
 
 void handler_cut(struct request *request) {
@@ -441,6 +452,11 @@ void handler_deadline(struct conn *conn) {
 
 /* ---- the end ------------------------------------------------------------------------------------------------------ */
 
+/* What the client was told, or would have been. */
+static const struct problem *problem_of(struct request *request) {
+    return request->call && request->problem.code == PROBLEM_NONE ? api_call_problem(request->call) : &request->problem;
+}
+
 static void log_request(struct request *request, int status, uint64_t now) {
     struct log *log = &request->conn->service->log;
     const struct route *route = request->match.route;
@@ -455,7 +471,7 @@ static void log_request(struct request *request, int status, uint64_t now) {
     log_string(log, "route", request->match.path ? request->match.path->path : "other");
     if (!request->match.path) log_string(log, "path", request->path);
     log_count(log, "status", (uint64_t)status);
-    const struct problem *problem = request->call ? api_call_problem(request->call) : &request->problem;
+    const struct problem *problem = problem_of(request);
     if (problem->code != PROBLEM_NONE) log_string(log, "problem", problem_name(problem->code));
     log_count(log, "bytes_in", request->bytes_in);
     log_count(log, "bytes_out", request->bytes_out);
@@ -470,7 +486,7 @@ static void log_request(struct request *request, int status, uint64_t now) {
 
 static void count_request(struct request *request, int status, uint64_t now) {
     struct metrics *metrics = &request->conn->service->metrics;
-    const struct problem *problem = request->call ? api_call_problem(request->call) : &request->problem;
+    const struct problem *problem = problem_of(request);
     metrics_rejected(metrics, metrics_reason_of(problem->code));
     metrics_request(metrics, request->match.path, request->method, status, now - request->begun, request->bytes_in,
                     request->bytes_out);

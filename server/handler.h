@@ -20,7 +20,7 @@ enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const 
                                const char *version, const char *upload, size_t *upload_size, void **context);
 void handler_completed(void *service, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
 
-/* From the loop: the deadline of a connection has passed; the client of a suspended request has left; its run has ended. */
+/* From the loop: the deadline of a connection has passed; the client has closed its side; a run has ended. */
 void handler_deadline(struct conn *conn);
 void handler_client_left(struct conn *conn);
 void handler_run_ended(struct request *request);

@@ -18,7 +18,7 @@
 #include "request.h"
 #include "service.h"
 
-/* What an entry of our epoll set is; anything else is a struct conn whose request is suspended. */
+/* What an entry of our epoll set is; anything else is a listener, or a struct conn whose client closed its side. */
 static const char from_plain[] = "plain", from_secure[] = "secure", from_runs[] = "runs", from_signals[] = "signals";
 
 #define EVENTS_AT_ONCE 64

@@ -4,7 +4,7 @@
  *
  * Model. A `struct conn` lives from accept to close; a `struct request` from the request line to the end of its answer. Both
  * belong to the I/O thread. While a request is with the pool (PHASE_QUEUED, PHASE_RUNNING) its connection is suspended in
- * libmicrohttpd and its socket is watched by our own loop instead, because libmicrohttpd sees no disconnect then.
+ * libmicrohttpd, which then sees no disconnect; our own loop does.
  *
  * Phases, in order (see handler.c):
  *   HEAD     the request line has come, the header is on its way
@@ -31,7 +31,8 @@ struct conn {
     struct MHD_Connection *mhd;
     int fd;
     bool tls;
-    bool watched;             /* its fd is in our epoll set */
+    bool watched;             /* its fd is in our epoll set, for the end of the client's stream */
+    bool half_closed;         /* that end has come */
     bool closing;             /* shut down by us, libmicrohttpd will notice */
     struct deadline deadline; /* what it is for follows from request->phase, or idle without a request */
     struct request *request;  /* NULL between requests */

@@ -51,14 +51,25 @@ static inline const char *raw_header(const char *head, const char *name) {
     return NULL;
 }
 
-/* Reads the head of one answer, byte by byte so that nothing of the next one is taken. */
+/* Reads the head of one answer and nothing behind it: looks first, takes then. */
 static inline bool raw_read_head(int fd, struct answer *answer, int ms) {
     size_t size = 0;
-    while (size < sizeof answer->head - 1) {
-        if (raw_read(fd, answer->head + size, 1, ms) != 1) break;
-        answer->head[++size] = '\0';
-        if (size >= 4 && memcmp(answer->head + size - 4, "\r\n\r\n", 4) == 0) break;
+    double end = seconds_now() + ms / 1e3;
+    char *stop = NULL;
+    while (!stop && seconds_now() < end) {
+        struct pollfd poller = {.fd = fd, .events = POLLIN};
+        if (poll(&poller, 1, ms) != 1) return false;
+        ssize_t seen = recv(fd, answer->head, sizeof answer->head - 1, MSG_PEEK);
+        if (seen <= 0) return false;
+        answer->head[seen] = '\0';
+        stop = strstr(answer->head, "\r\n\r\n");
+        if (!stop && (size_t)seen == size) usleep(1000); /* half a head: the rest is on its way */
+        size = (size_t)seen;
     }
+    if (!stop) return false;
+    size = (size_t)(stop + 4 - answer->head);
+    if (recv(fd, answer->head, size, 0) != (ssize_t)size) return false;
+    answer->head[size] = '\0';
     if (strncmp(answer->head, "HTTP/1.1 ", 9) != 0) return false;
     answer->status = atoi(answer->head + 9);
     return true;

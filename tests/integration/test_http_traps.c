@@ -261,7 +261,7 @@ static void a_half_closed_client_gets_its_small_answer(void **state) {
 
 static void a_half_closed_client_of_a_long_computation_is_told_why_it_ended(void **state) {
     (void)state;
-    char *heavy = heavy_body(3000, 64);
+    char *heavy = heavy_body(1500, 64);
     int fd = service_connect(&service);
     raw_post(fd, "", heavy);
     assert_true(metric_becomes(&service, "mha_running", 1, 10));
