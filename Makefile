@@ -157,6 +157,10 @@ test-safetensors-python: ## our safetensors files against the Python package's, 
 test-safetensors-python: $(BUILD)/tests/tools/st_copy
 	$(Q)$(TOOLS)/safetensors_python.sh $(BUILD) $<
 
+test-checkpoint: ## the layers of a real model against NumPy, where a package index can be reached
+test-checkpoint: $(MHAD)
+	$(Q)$(TOOLS)/real_checkpoint.sh $(BUILD) $(MHAD)
+
 image: ## the container image, by docker, podman or buildah, whichever is there and works
 image: setup-image
 	$(Q)docker/image.sh build
@@ -284,7 +288,7 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
 .PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers \
-        bench-start soak check-fma check-neon accuracy number-table test-safetensors-python image image-test suite-in-container \
+        bench-start soak check-fma check-neon accuracy number-table test-safetensors-python test-checkpoint image image-test suite-in-container \
         readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
 .DELETE_ON_ERROR:

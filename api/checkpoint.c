@@ -504,9 +504,11 @@ static void print_layer(FILE *out, const struct checkpoint_layer *layer, int wid
         snprintf(heads, sizeof heads, s->num_kv_heads != s->num_heads ? "%zu/%zu" : "%zu", s->num_heads,
                  s->num_kv_heads);
     if (layer->tensor[0]) snprintf(shape, sizeof shape, "%zux%zu", s->tensor[0].dim[1 - axis], s->tensor[0].dim[axis]);
-    fprintf(out, "%-*s  %-16s  %-7s  %-11s  %-5s  %s%s\n", width, layer->name, layer->family, heads, shape,
-            type_word(layer),
-            layer->usable ? (layer->note ? layer->note : "") : "refused: ", layer->usable ? "" : layer->refusal);
+    fprintf(out, "%-*s  %-16s  %-7s  %-11s  %s", width, layer->name, layer->family, heads, shape, type_word(layer));
+    if (!layer->usable || layer->note)
+        fprintf(out, "%*s  %s%s", 5 - (int)strlen(type_word(layer)), "",
+                layer->usable ? layer->note : "refused: ", layer->usable ? "" : layer->refusal);
+    fputc('\n', out);
 }
 
 char *checkpoint_table(const struct checkpoint *checkpoint) {
