@@ -89,6 +89,7 @@ static void copy_text(char *out, size_t size, const char *text) {
 static bool check_route(struct request *request) {
     struct route_match *match = &request->match;
     char methods[128];
+    if (request->nul_in_path) return problem_set(&request->problem, PROBLEM_HTTP, "", "The path holds a NUL (%%00)");
     if (!match->path)
         return problem_set(&request->problem, PROBLEM_NOT_FOUND, "",
                            "There is nothing at %.100s; POST /v1/mha computes, GET /openapi.json lists everything",
@@ -212,9 +213,9 @@ static size_t discard_bound(const struct request *request) {
 void *handler_line(void *context, const char *uri, struct MHD_Connection *mhd) {
     struct service *service = context;
     struct conn *conn = conns_of(mhd);
-    (void)uri;
     struct request *request = conn ? calloc(1, sizeof *request) : NULL;
     if (!request) return NULL;
+    request->nul_in_path = strstr(uri, "%00") != NULL;
     request->conn = conn;
     request->begun = clock_now();
     request->problem.position = -1;

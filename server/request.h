@@ -58,6 +58,7 @@ enum phase {
 struct request {
     struct conn *conn;
     enum phase phase;
+    bool nul_in_path;         /* %00: what a C string holds of the path is not the path */
     struct route_match match; /* match.route is NULL: no such path or method */
     struct headers headers;
     char id[ID_MAX + 1];

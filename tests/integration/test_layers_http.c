@@ -1,0 +1,877 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tests/integration/test_layers_http.c - resident layers and safetensors bodies against the real process: the same bytes as
+ * inline weights, errors, use while replaced and deleted, the directory, and SIGKILL at any moment of a change.
+ *
+ * Safetensors bodies are laid by our writer (held against the format in tests/unit/test_safetensors.c) from tensors that
+ * the test also writes as JSON, so the two wires can be compared number by number.
+ */
+#include "harness.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../api/safetensors.h"
+
+enum { WIDTH = 8, ROWS = 3 };
+
+static struct service service;
+static CURL *client;
+
+/* ---- tensors that can be written both ways ----------------------------------------------------------------------- */
+
+static double number_at(unsigned seed, size_t i) {
+    uint32_t x = seed * 2654435761u ^ (uint32_t)i * 2246822519u;
+    x ^= x >> 15;
+    x *= 3266489917u;
+    x ^= x >> 13;
+    return ((double)(x >> 16) - 32768) / 65536;
+}
+
+/* [[...],[...]] of rows x columns numbers, malloc'd. */
+static char *matrix_json(unsigned seed, size_t rows, size_t columns) {
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (size_t i = 0; i < rows * columns; i++) {
+        if (i % columns == 0) fputs(i ? "],[" : "[[", out);
+        fprintf(out, "%s%.17g", i % columns ? "," : "", number_at(seed, i));
+    }
+    fputs("]]", out);
+    fclose(out);
+    return text;
+}
+
+static double *matrix_f64(unsigned seed, size_t count) {
+    double *data = malloc(count * sizeof *data);
+    for (size_t i = 0; i < count; i++) data[i] = number_at(seed, i);
+    return data;
+}
+
+/* A safetensors body of these tensors, malloc'd. `mha` NULL: no metadata. */
+static char *pack(struct st_out *tensors, size_t n, const char *mha, size_t *size) {
+    struct st_metadata metadata = {"mha", mha};
+    size_t head = 0;
+    char *header = st_write_header(tensors, n, &metadata, mha ? 1 : 0, &head);
+    *size = head;
+    for (size_t i = 0; i < n; i++) *size += tensors[i].end - tensors[i].begin;
+    char *body = malloc(*size + 1);
+    memcpy(body, header, head);
+    for (size_t i = 0; i < n; i++)
+        if (tensors[i].end > tensors[i].begin)
+            memcpy(body + head + tensors[i].begin, tensors[i].data, tensors[i].end - tensors[i].begin);
+    free(header);
+    return body;
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+static const char *const binary_headers[] = {"Content-Type: application/vnd.safetensors",
+                                             "Accept: application/vnd.safetensors", NULL};
+static const char *const binary_in_json_out[] = {"Content-Type: application/vnd.safetensors",
+                                                 "Accept: application/json", NULL};
+
+static struct reply send_to(CURL *from, const char *method, const char *path, const char *body, size_t size,
+                            const char *const *headers, size_t piece) {
+    struct request request = {
+        .method = method, .path = path, .body = body, .size = size, .headers = headers, .piece = piece};
+    return client_send(from, &service, &request);
+}
+
+static struct reply send_json(const char *method, const char *path, const char *body) {
+    return send_to(client, method, path, body, body ? strlen(body) : 0, NULL, 0);
+}
+
+static void expect_status(struct reply *reply, long status, const char *word) {
+    if (reply->status != status || (word && !strstr(reply->body, word)))
+        fail_msg("status %ld, not %ld (%s): %.600s", reply->status, status, word ? word : "", reply->body);
+    reply_free(reply);
+}
+
+/* The body of PUT: four matrices of one seed. */
+static char *layer_json(unsigned seed, size_t width, const char *more) {
+    char *text = NULL, *w[4];
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (unsigned i = 0; i < 4; i++) w[i] = matrix_json(seed + i, width, width);
+    fprintf(out, "{\"W_q\":%s,\"W_k\":%s,\"W_v\":%s,\"W_o\":%s,\"num_heads\":2%s}", w[0], w[1], w[2], w[3], more);
+    for (unsigned i = 0; i < 4; i++) free(w[i]);
+    fclose(out);
+    return text;
+}
+
+static void put_layer(const char *name, unsigned seed, size_t width, long status) {
+    char path[300], *body = layer_json(seed, width, "");
+    snprintf(path, sizeof path, "/v1/layers/%s", name);
+    struct reply reply = send_json("PUT", path, body);
+    expect_status(&reply, status, NULL);
+    free(body);
+}
+
+/* {"layer":name,"Q":[...]} and what the same weights inline give. */
+static char *use_json(const char *name, size_t width, const char *more) {
+    char *q = matrix_json(77, ROWS, width), *text = NULL;
+    if (asprintf(&text, "{\"layer\":\"%s\",\"Q\":%s%s}", name, q, more) < 0) abort();
+    free(q);
+    return text;
+}
+
+static char *answer_of(const char *body) {
+    struct reply reply = client_post(client, &service, body);
+    if (reply.status != 200) fail_msg("%ld: %s", reply.status, reply.body);
+    char *text = strdup(reply.body);
+    reply_free(&reply);
+    return text;
+}
+
+static char *inline_answer(unsigned seed, size_t width, const char *more) {
+    char *q = matrix_json(77, ROWS, width), *rest = NULL;
+    if (asprintf(&rest, ",\"Q\":%s%s", q, more) < 0) abort();
+    char *body = layer_json(seed, width, rest), *answer = answer_of(body);
+    free(q);
+    free(rest);
+    free(body);
+    return answer;
+}
+
+/* ---- the plain life of a layer ----------------------------------------------------------------------------------- */
+
+static void a_layer_is_put_listed_described_used_and_deleted(void **state) {
+    (void)state;
+    put_layer("one", 1, WIDTH, 201);
+    put_layer("two", 2, WIDTH, 201);
+    put_layer("one", 1, WIDTH, 200);
+    struct reply reply = send_json("GET", "/v1/layers", NULL);
+    assert_string_equal(reply.body, "{\"layers\":[\"one\",\"two\"]}\n");
+    reply_free(&reply);
+    reply = send_json("GET", "/v1/layers/one", NULL);
+    cJSON *json = reply_json(&reply);
+    assert_json(json, "num_heads", "2", 0, 0);
+    assert_json(json, "d_k", "4", 0, 0);
+    assert_json(json, "tensors",
+                "{\"W_q\":{\"shape\":[8,8],\"dtype\":\"float64\"},\"W_k\":{\"shape\":[8,8],\"dtype\":\"float64\"},"
+                "\"W_v\":{\"shape\":[8,8],\"dtype\":\"float64\"},\"W_o\":{\"shape\":[8,8],\"dtype\":\"float64\"}}",
+                0, 0);
+    cJSON_Delete(json);
+    reply_free(&reply);
+    static const char *const settings[] = {"", ",\"dtype\":\"float32\"", ",\"causal\":true,\"return\":[\"trace\"]",
+                                           ",\"dtype\":\"float32\",\"softcap\":0.3,\"scale\":2"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        char *body = use_json("one", WIDTH, settings[i]), *with_layer = answer_of(body);
+        char *with_weights = inline_answer(1, WIDTH, settings[i]);
+        assert_string_equal(with_layer, with_weights);
+        free(body);
+        free(with_layer);
+        free(with_weights);
+    }
+    for (int i = 0; i < 2; i++) {
+        reply = send_json("DELETE", i ? "/v1/layers/two" : "/v1/layers/one", NULL);
+        expect_status(&reply, 204, "");
+    }
+    reply = send_json("DELETE", "/v1/layers/one", NULL);
+    expect_status(&reply, 404, "layer_not_found");
+    reply = send_json("GET", "/v1/layers/one", NULL);
+    expect_status(&reply, 404, "layer_not_found");
+}
+
+static void a_layers_defaults_hold_until_the_request_says_otherwise(void **state) {
+    (void)state;
+    char *body = layer_json(5, WIDTH, ",\"scale\":0.125,\"softcap\":0.5,\"dtype\":\"float32\"");
+    struct reply reply = send_json("PUT", "/v1/layers/defaults", body);
+    expect_status(&reply, 201, "\"packed\":[\"float32\"]");
+    free(body);
+    static const char *const pairs[][2] = {
+        {"", ",\"scale\":0.125,\"softcap\":0.5,\"dtype\":\"float32\""},
+        {",\"scale\":3", ",\"scale\":3,\"softcap\":0.5,\"dtype\":\"float32\""},
+        {",\"softcap\":0", ",\"scale\":0.125,\"dtype\":\"float32\""},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        char *use = use_json("defaults", WIDTH, pairs[i][0]), *with_layer = answer_of(use);
+        char *with_weights = inline_answer(5, WIDTH, pairs[i][1]);
+        assert_string_equal(with_layer, with_weights);
+        free(use);
+        free(with_layer);
+        free(with_weights);
+    }
+    reply = send_json("DELETE", "/v1/layers/defaults", NULL);
+    expect_status(&reply, 204, NULL);
+}
+
+static void a_request_cannot_bring_what_the_layer_brings(void **state) {
+    (void)state;
+    static const char *const beside[] = {"W_q\":[[1]]",   "W_o\":null",       "b_k\":[1]",
+                                         "num_heads\":2", "num_kv_heads\":1", "weight_layout\":\"in_out\""};
+    put_layer("one", 1, WIDTH, 201);
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        char more[64], *body;
+        snprintf(more, sizeof more, ",\"%s", beside[i]);
+        body = use_json("one", WIDTH, more);
+        struct reply reply = send_json("POST", "/v1/mha", body);
+        expect_status(&reply, 422, "\"code\":\"conflict\"");
+        free(body);
+    }
+    struct reply reply = send_json("POST", "/v1/mha", "{\"layer\":\"one\",\"Q\":[[1,2,3]]}");
+    expect_status(&reply, 422, "takes width 8");
+    reply = send_json("POST", "/v1/mha", "{\"layer\":\"onee\",\"Q\":[[1,2,3]]}");
+    expect_status(&reply, 404, "Did you mean \\\"one\\\"?");
+    reply = send_json("POST", "/v1/mha", "{\"layer\":5,\"Q\":[[1,2,3]]}");
+    expect_status(&reply, 422, "wrong_type");
+}
+
+static void names_cannot_be_paths(void **state) {
+    (void)state;
+    static const char *const paths[] = {"/v1/layers/..%2Fx", "/v1/layers/%2e%2e", "/v1/layers/.hidden",
+                                        "/v1/layers/a%00b",  "/v1/layers/a%20b",  "/v1/layers/%C3%A9",
+                                        "/v1/layers/a%5Cb"};
+    char *body = layer_json(1, WIDTH, ""), longest[300] = "/v1/layers/";
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct request request = {.method = "PUT", .path = paths[i], .body = body, .size = strlen(body)};
+        struct reply reply = client_send(client, &service, &request);
+        if (reply.status < 400 || reply.status >= 500) fail_msg("%s: %ld", paths[i], reply.status);
+        reply_free(&reply);
+    }
+    memset(longest + 11, 'a', 201);
+    struct reply reply = send_json("PUT", longest, body);
+    expect_status(&reply, 422, "200 characters");
+    free(body);
+}
+
+static void a_put_that_fails_leaves_the_old_layer(void **state) {
+    (void)state;
+    put_layer("one", 3, WIDTH, 200);
+    char *before_body = use_json("one", WIDTH, ""), *before = answer_of(before_body);
+    static const struct {
+        const char *body;
+        long status;
+        const char *word;
+    } bad[] = {
+        {"{\"W_q\":[[1]]", 400, "json_syntax"},
+        {"{\"W_q\":[[1]],\"W_k\":[[1]],\"W_v\":[[1]],\"num_heads\":1}", 422, "W_o is missing"},
+        {"{\"W_q\":[[1]],\"W_k\":[[1]],\"W_v\":[[1]],\"W_o\":[[1]]}", 422, "num_heads"},
+        {"{\"W_q\":[[1]],\"W_k\":[[1]],\"W_v\":[[1]],\"W_o\":[[1,2],[3,4]],\"num_heads\":1}", 422, "shape_mismatch"},
+        {"{\"W_q\":null,\"W_k\":[[1]],\"W_v\":[[1]],\"W_o\":[[1]],\"num_heads\":1}", 422, "W_q is null"},
+        {"{\"W_q\":[[1]],\"W_k\":[[1]],\"W_v\":[[1]],\"W_o\":[[1]],\"num_heads\":1,\"Q\":[[1]]}", 422, "unknown_field"},
+        {"{\"W_q\":[[1e39]],\"W_k\":[[1]],\"W_v\":[[1]],\"W_o\":[[1]],\"num_heads\":1,\"dtype\":\"float32\"}", 422,
+         "non_finite_input"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct reply reply = send_json("PUT", "/v1/layers/one", bad[i].body);
+        expect_status(&reply, bad[i].status, bad[i].word);
+    }
+    char *after = answer_of(before_body);
+    assert_string_equal(before, after);
+    free(before_body);
+    free(before);
+    free(after);
+}
+
+/* ---- safetensors in and out -------------------------------------------------------------------------------------- */
+
+/* Name, dtype and numbers of a tensor in a binary answer. */
+static const struct st_tensor *find_in(const struct reply *reply, struct st_header **header, const char *name,
+                                       const unsigned char **data) {
+    struct st_error error;
+    size_t length = 0;
+    assert_true(reply->size > 8);
+    assert_int_equal(st_header_length((const unsigned char *)reply->body, &length, &error), ST_OK);
+    assert_true(length <= reply->size - 8);
+    *header = st_header_parse(reply->body + 8, length, &error);
+    if (!*header) fail_msg("%s", error.text);
+    assert_int_equal(st_header_fits(*header, reply->size - 8 - length, &error), ST_OK);
+    const struct st_tensor *tensor = st_find(*header, name);
+    if (!tensor) fail_msg("no tensor %s in the answer", name);
+    *data = (const unsigned char *)reply->body + 8 + length + tensor->begin;
+    return tensor;
+}
+
+static void compare_with_json(const cJSON *json, const struct st_tensor *tensor, const unsigned char *data,
+                              size_t *at) {
+    const cJSON *item;
+    if (cJSON_IsNumber(json)) {
+        double wide;
+        float narrow;
+        if (tensor->dtype == ST_F64) {
+            memcpy(&wide, data + 8 * *at, 8);
+            assert_true(json->valuedouble == wide);
+        } else {
+            memcpy(&narrow, data + 4 * *at, 4);
+            assert_true((float)json->valuedouble == narrow);
+        }
+        ++*at;
+        return;
+    }
+    cJSON_ArrayForEach(item, json) compare_with_json(item, tensor, data, at);
+}
+
+static void safetensors_and_json_give_the_same_numbers_however_they_are_cut(void **state) {
+    (void)state;
+    static const char *const dtypes[] = {"float64", "float32"};
+    static const size_t pieces[] = {0, 1, 7, 64};
+    put_layer("one", 1, WIDTH, 200);
+    double *q = matrix_f64(77, ROWS * WIDTH);
+    size_t dim[] = {ROWS, WIDTH};
+    for (int d = 0; d < 2; d++) {
+        char mha[128], more[64];
+        snprintf(more, sizeof more, ",\"dtype\":\"%s\",\"return\":[\"output\",\"projections\"]", dtypes[d]);
+        snprintf(mha, sizeof mha, "{\"layer\":\"one\"%s}", more);
+        char *json_body = use_json("one", WIDTH, more), *text = answer_of(json_body);
+        cJSON *json = cJSON_Parse(text);
+        for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++) {
+            struct st_out tensor = {.name = "Q", .dtype = ST_F64, .rank = 2, .dim = dim, .data = q};
+            size_t size, at = 0;
+            char *body = pack(&tensor, 1, mha, &size), type[64];
+            struct reply reply = send_to(client, "POST", "/v1/mha", body, size, binary_headers, pieces[p]);
+            if (reply.status != 200) fail_msg("%ld: %s", reply.status, reply.body);
+            assert_true(reply_header(&reply, "Content-Type", type, sizeof type));
+            assert_string_equal(type, "application/vnd.safetensors");
+            struct st_header *header;
+            const unsigned char *data;
+            const struct st_tensor *output = find_in(&reply, &header, "output", &data);
+            assert_int_equal(output->dtype, d ? ST_F32 : ST_F64);
+            assert_int_equal(output->count, ROWS * WIDTH);
+            compare_with_json(cJSON_GetObjectItem(json, "output"), output, data, &at);
+            assert_int_equal(at, ROWS * WIDTH);
+            assert_string_equal(st_metadata_get(header, "mha"), "{}");
+            st_header_free(header);
+            output = find_in(&reply, &header, "projections.K", &data);
+            at = 0;
+            compare_with_json(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "projections"), "K"), output, data, &at);
+            assert_int_equal(at, output->count);
+            st_header_free(header);
+            reply_free(&reply);
+            free(body);
+        }
+        cJSON_Delete(json);
+        free(json_body);
+        free(text);
+    }
+    free(q);
+}
+
+static void a_layer_put_as_safetensors_is_the_layer_put_as_json(void **state) {
+    (void)state;
+    size_t dim[] = {WIDTH, WIDTH}, size;
+    double *w[4];
+    struct st_out tensors[4];
+    static const char *const names[] = {"W_q", "W_k", "W_v", "W_o"};
+    for (unsigned i = 0; i < 4; i++) {
+        w[i] = matrix_f64(1 + i, WIDTH * WIDTH);
+        tensors[i] = (struct st_out){.name = names[i], .dtype = ST_F64, .rank = 2, .dim = dim, .data = w[i]};
+    }
+    char *body = pack(tensors, 4, "{\"num_heads\":2}", &size);
+    for (size_t piece = 0; piece < 2; piece++) {
+        struct reply reply = send_to(client, "PUT", "/v1/layers/binary", body, size, binary_in_json_out, piece);
+        expect_status(&reply, piece ? 200 : 201, "\"num_heads\":2");
+        char *use = use_json("binary", WIDTH, ""), *actual = answer_of(use), *expected = inline_answer(1, WIDTH, "");
+        assert_string_equal(actual, expected);
+        free(use);
+        free(actual);
+        free(expected);
+    }
+    free(body);
+    for (unsigned i = 0; i < 4; i++) free(w[i]);
+    struct reply reply = send_json("DELETE", "/v1/layers/binary", NULL);
+    expect_status(&reply, 204, NULL);
+}
+
+static void masks_and_lengths_come_as_booleans_and_integers(void **state) {
+    (void)state;
+    put_layer("one", 1, WIDTH, 200);
+    double *q = matrix_f64(77, ROWS * WIDTH);
+    size_t dim[] = {ROWS, WIDTH}, square[] = {ROWS, ROWS}, keys[] = {ROWS}, one[] = {1}, size;
+    unsigned char mask[ROWS * ROWS] = {0, 0, 0, 1, 1, 0, 1, 0, 1}, exists[ROWS] = {1, 1, 0};
+    int64_t length = 2;
+    struct st_out tensors[] = {{.name = "Q", .dtype = ST_F64, .rank = 2, .dim = dim, .data = q},
+                               {.name = "attn_mask", .dtype = ST_BOOL, .rank = 2, .dim = square, .data = mask},
+                               {.name = "key_mask", .dtype = ST_U8, .rank = 1, .dim = keys, .data = exists},
+                               {.name = "key_lengths", .dtype = ST_I64, .rank = 1, .dim = one, .data = &length}};
+    char *body = pack(tensors, 4, "{\"layer\":\"one\"}", &size);
+    struct reply reply = send_to(client, "POST", "/v1/mha", body, size, binary_in_json_out, 0);
+    if (reply.status != 200) fail_msg("%s", reply.body);
+    char *json_body = use_json("one", WIDTH,
+                               ",\"attn_mask\":[[false,false,false],[true,true,false],[true,false,true]],"
+                               "\"key_mask\":[true,true,false],\"key_lengths\":2");
+    char *expected = answer_of(json_body);
+    assert_string_equal(reply.body, expected);
+    assert_non_null(strstr(expected, "fully_masked_rows"));
+    reply_free(&reply);
+    reply = send_to(client, "POST", "/v1/mha", body, size, binary_headers, 0);
+    struct st_header *header;
+    const unsigned char *data;
+    find_in(&reply, &header, "output", &data);
+    assert_string_equal(st_metadata_get(header, "mha"),
+                        "{\"warnings\":[{\"code\":\"fully_masked_rows\",\"count\":2,\"first\":[0,0,0]}]}");
+    st_header_free(header);
+    reply_free(&reply);
+    free(body);
+    free(json_body);
+    free(expected);
+    free(q);
+}
+
+static void half_precision_bodies_are_widened_exactly(void **state) {
+    (void)state;
+    put_layer("one", 1, WIDTH, 200);
+    _Float16 half[WIDTH];
+    uint16_t brain[WIDTH];
+    size_t dim[] = {1, WIDTH}, size;
+    char *text = NULL;
+    size_t text_size;
+    for (int kind = 0; kind < 2; kind++) {
+        FILE *out = open_memstream(&text, &text_size);
+        fprintf(out, "{\"layer\":\"one\",\"Q\":[[");
+        for (size_t i = 0; i < WIDTH; i++) {
+            half[i] = (_Float16)number_at(9, i);
+            float wide = (float)number_at(9, i);
+            uint32_t bits;
+            memcpy(&bits, &wide, 4);
+            brain[i] = (uint16_t)(bits >> 16);
+            bits &= 0xffff0000u;
+            memcpy(&wide, &bits, 4);
+            fprintf(out, "%s%.17g", i ? "," : "", kind ? (double)wide : (double)half[i]);
+        }
+        fprintf(out, "]]}");
+        fclose(out);
+        struct st_out tensor = {.name = "Q",
+                                .dtype = kind ? ST_BF16 : ST_F16,
+                                .rank = 2,
+                                .dim = dim,
+                                .data = kind ? (void *)brain : (void *)half};
+        char *body = pack(&tensor, 1, "{\"layer\":\"one\"}", &size), *expected = answer_of(text);
+        struct reply reply = send_to(client, "POST", "/v1/mha", body, size, binary_in_json_out, 3);
+        assert_string_equal(reply.body, expected);
+        reply_free(&reply);
+        free(body);
+        free(expected);
+        free(text);
+    }
+}
+
+static void broken_safetensors_bodies_get_400_and_name_the_rule(void **state) {
+    (void)state;
+    static const struct {
+        const char *header;
+        size_t declared; /* 0: its length */
+        size_t data;
+        long status;
+        const char *word;
+    } bad[] = {
+        {"", 0, 0, 400, "not JSON"},
+        {"{", 0, 0, 400, "not JSON"},
+        {"{}", 200000000, 0, 400, "at most 100000000"},
+        {"{}", 5, 0, 400, "only 2 follow"},
+        {"{}", 0, 3, 400, "follow the last tensor"},
+        {"{\"Q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}", 0, 7, 400, "only 7"},
+        {"{\"Q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}", 0, 9, 400, "follow the last tensor"},
+        {"{\"Q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[8,16]}}", 0, 16, 400, "a hole"},
+        {"{\"Q\":{\"dtype\":\"F32\",\"shape\":[1,3],\"data_offsets\":[0,8]}}", 0, 8, 400, "shape takes 12 bytes"},
+        {"{\"Q\":{\"dtype\":\"I32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}", 0, 8, 422, "dtype I32"},
+        {"{\"Q\":{\"dtype\":\"F8_E4M3\",\"shape\":[1,8],\"data_offsets\":[0,8]}}", 0, 8, 422, "dtype F8_E4M3"},
+        {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}", 0, 8, 422, "Did you mean \\\"Q\\\"?"},
+        {"{\"causal\":{\"dtype\":\"BOOL\",\"shape\":[],\"data_offsets\":[0,1]}}", 0, 1, 422, "__metadata__.mha"},
+        {"{\"__metadata__\":{\"mha\":\"{\"}}", 0, 0, 400, "json_syntax"},
+        {"{\"__metadata__\":{\"mha\":\"{\\\"num_heds\\\":2}\"}}", 0, 0, 422, "Did you mean \\\"num_heads\\\"?"},
+        {"{\"__metadata__\":{\"mha\":\"{\\\"Q\\\":[[1]]}\"},\"Q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":["
+         "0,8]}}",
+         0, 8, 422, "twice"},
+        {"{}", 0, 0, 422, "Q is missing"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        for (size_t piece = 0; piece < 2; piece++) {
+            size_t n = strlen(bad[i].header);
+            uint64_t declared = bad[i].declared ? bad[i].declared : n;
+            char body[512] = {0};
+            memcpy(body, &declared, 8);
+            memcpy(body + 8, bad[i].header, n);
+            struct reply reply = send_to(client, "POST", "/v1/mha", body, 8 + n + bad[i].data, binary_headers, piece);
+            if (reply.status != bad[i].status || !strstr(reply.body, bad[i].word))
+                fail_msg("%s: %ld, not %ld (%s): %s", bad[i].header, reply.status, bad[i].status, bad[i].word,
+                         reply.body);
+            assert_non_null(strstr(reply.head, "application/problem+json"));
+            reply_free(&reply);
+        }
+    struct reply reply = send_to(client, "POST", "/v1/mha", "\1\0\0", 3, binary_headers, 0);
+    expect_status(&reply, 400, "3 bytes");
+}
+
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
+
+static void a_whole_model_that_is_put_becomes_its_layers(void **state) {
+    (void)state;
+    enum { LAYERS = 2 };
+    static const char *const stems[] = {"self.query.weight", "self.key.weight", "self.value.weight",
+                                        "output.dense.weight"};
+    struct st_out tensors[LAYERS * 4 + 1];
+    char names[LAYERS * 4][64];
+    double *w[LAYERS * 4], *words = matrix_f64(4, 10 * WIDTH);
+    size_t dim[] = {WIDTH, WIDTH}, word_dim[] = {10, WIDTH}, size;
+    for (unsigned i = 0; i < LAYERS * 4; i++) {
+        snprintf(names[i], sizeof names[i], "encoder.layer.%u.attention.%s", i / 4, stems[i % 4]);
+        w[i] = matrix_f64(100 + i, WIDTH * WIDTH);
+        tensors[i] = (struct st_out){.name = names[i], .dtype = ST_F64, .rank = 2, .dim = dim, .data = w[i]};
+    }
+    tensors[LAYERS * 4] =
+        (struct st_out){.name = "embeddings.word", .dtype = ST_F64, .rank = 2, .dim = word_dim, .data = words};
+    char *body = pack(tensors, LAYERS * 4 + 1, NULL, &size);
+    struct reply reply = send_to(client, "PUT", "/v1/layers/m?checkpoint=1", body, size, binary_in_json_out, 0);
+    expect_status(&reply, 422, "number of heads is not known");
+    reply = send_to(client, "PUT", "/v1/layers/m?checkpoint=1&num_heads=2", body, size, binary_in_json_out, 5);
+    expect_status(&reply, 201, "{\"layers\":[\"m.encoder.layer.0.attention\",\"m.encoder.layer.1.attention\"]}");
+    free(body);
+    body = pack(tensors, LAYERS * 4 + 1, "{\"num_attention_heads\":2}", &size);
+    reply = send_to(client, "PUT", "/v1/layers/m?checkpoint=1", body, size, binary_in_json_out, 0);
+    expect_status(&reply, 200, "m.encoder.layer.1.attention");
+    char *use = use_json("m.encoder.layer.1.attention", WIDTH, ""), *actual = answer_of(use);
+    char *expected = inline_answer(104, WIDTH, ",\"weight_layout\":\"out_in\"");
+    assert_string_equal(actual, expected);
+    reply = send_to(client, "PUT", "/v1/layers/m?checkpoint=2", body, size, binary_in_json_out, 0);
+    expect_status(&reply, 422, "checkpoint");
+    reply = send_json("PUT", "/v1/layers/m?checkpoint=1", "{}");
+    expect_status(&reply, 422, "safetensors");
+    for (int i = 0; i < LAYERS; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/v1/layers/m.encoder.layer.%d.attention", i);
+        reply = send_json("DELETE", path, NULL);
+        expect_status(&reply, 204, NULL);
+    }
+    for (int i = 0; i < LAYERS * 4; i++) free(w[i]);
+    free(words);
+    free(body);
+    free(use);
+    free(actual);
+    free(expected);
+}
+
+/* ---- while others use it ----------------------------------------------------------------------------------------- */
+
+enum { USERS = 4, CHANGES = 120, VERSIONS = 2 };
+
+static char *versions[VERSIONS];
+static char *crowd_body;
+static atomic_bool crowd_stop;
+static atomic_size_t crowd_right, crowd_absent, crowd_wrong;
+
+static void *user(void *argument) {
+    (void)argument;
+    CURL *own = client_new(&service);
+    while (!atomic_load(&crowd_stop)) {
+        struct reply reply = client_post(own, &service, crowd_body);
+        bool right = reply.status == 200 && (!strcmp(reply.body, versions[0]) || !strcmp(reply.body, versions[1]));
+        bool absent = reply.status == 404 && strstr(reply.body, "layer_not_found");
+        atomic_fetch_add(right ? &crowd_right : absent ? &crowd_absent : &crowd_wrong, 1);
+        if (!right && !absent) print_error("%ld: %.300s\n", reply.status, reply.body);
+        reply_free(&reply);
+    }
+    client_free(own);
+    return NULL;
+}
+
+static void a_request_gets_one_whole_version_while_the_layer_is_replaced_and_deleted(void **state) {
+    (void)state;
+    enum { WIDE = 96 }; /* enough work to be with the pool while the layer goes away */
+    pthread_t users[USERS];
+    for (unsigned v = 0; v < VERSIONS; v++) versions[v] = inline_answer(200 + 10 * v, WIDE, "");
+    assert_string_not_equal(versions[0], versions[1]);
+    crowd_body = use_json("shared", WIDE, "");
+    put_layer("shared", 200, WIDE, 201);
+    for (int i = 0; i < USERS; i++) pthread_create(&users[i], NULL, user, NULL);
+    for (unsigned i = 0; i < CHANGES; i++) {
+        if (i % 5 == 4) {
+            struct reply reply = send_json("DELETE", "/v1/layers/shared", NULL);
+            expect_status(&reply, 204, NULL);
+        }
+        put_layer("shared", 200 + 10 * (i % VERSIONS), WIDE, i % 5 == 4 ? 201 : 200);
+    }
+    atomic_store(&crowd_stop, true);
+    for (int i = 0; i < USERS; i++) pthread_join(users[i], NULL);
+    assert_int_equal(atomic_load(&crowd_wrong), 0);
+    assert_true(atomic_load(&crowd_right) > 0);
+    for (int v = 0; v < VERSIONS; v++) free(versions[v]);
+    free(crowd_body);
+    struct reply reply = send_json("DELETE", "/v1/layers/shared", NULL);
+    expect_status(&reply, 204, NULL);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static void layers_count_against_the_budget_and_give_it_back(void **state) {
+    (void)state;
+    static const char *const arguments[] = {"--max-memory", "12MiB", "--max-body", "8MiB", NULL};
+    struct service before = service;
+    CURL *before_client = client;
+    service_start(&service, arguments);
+    client = client_new(&service);
+    enum { WIDE = 256 };           /* 4 matrices of 512 KiB, as they came and packed: 4 MiB */
+    for (int i = 0; i < 12; i++) { /* would be 48 MiB if anything stayed behind */
+        put_layer("big", (unsigned)i, WIDE, i == 0 ? 201 : 200);
+    }
+    put_layer("big2", 1, WIDE, 201);
+    char *body = layer_json(1, WIDE, "");
+    struct reply reply = send_json("PUT", "/v1/layers/big3", body);
+    if (reply.status != 503 && reply.status != 413) fail_msg("%ld: %s", reply.status, reply.body);
+    assert_non_null(strstr(reply.body, "memory"));
+    reply_free(&reply);
+    reply = send_json("DELETE", "/v1/layers/big", NULL);
+    expect_status(&reply, 204, NULL);
+    reply = send_json("PUT", "/v1/layers/big3", body);
+    expect_status(&reply, 201, NULL);
+    free(body);
+    client_free(client);
+    assert_int_equal(service_stop(&service), 0);
+    service = before;
+    client = before_client;
+}
+
+/* ---- the directory ----------------------------------------------------------------------------------------------- */
+
+static char directory[] = "/tmp/test_layers_http_XXXXXX";
+
+static void empty_directory(void) {
+    DIR *dir = opendir(directory);
+    struct dirent *entry;
+    char path[400];
+    assert_non_null(dir);
+    while ((entry = readdir(dir)) != NULL) {
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        if (entry->d_name[0] != '.' || entry->d_name[1] == 'm') unlink(path);
+    }
+    closedir(dir);
+}
+
+static size_t count_files(const char *prefix) {
+    DIR *dir = opendir(directory);
+    struct dirent *entry;
+    size_t count = 0;
+    while ((entry = readdir(dir)) != NULL) count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(dir);
+    return count;
+}
+
+static void write_file(const char *name, const void *bytes, size_t size) {
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fwrite(bytes, 1, size, f);
+    fclose(f);
+}
+
+/* Runs `body` against a server of its own on the directory. */
+static void with_server(bool writable, void (*body)(void)) {
+    const char *const arguments[] = {"--layers", directory, writable ? "--layers-writable" : NULL, NULL};
+    struct service before = service;
+    CURL *before_client = client;
+    service_start(&service, arguments);
+    client = client_new(&service);
+    body();
+    client_free(client);
+    assert_int_equal(service_stop(&service), 0);
+    service = before;
+    client = before_client;
+}
+
+static void expect_layer(const char *name, unsigned seed, size_t width) {
+    char *use = use_json(name, width, ""), *actual = answer_of(use), *expected = inline_answer(seed, width, "");
+    assert_string_equal(actual, expected);
+    free(use);
+    free(actual);
+    free(expected);
+}
+
+static void expect_json_and_binary(void) {
+    expect_layer("from.json", 21, WIDTH);
+    put_layer("memory.only", 22, WIDTH, 201);
+    struct reply reply = send_json("DELETE", "/v1/layers/from.json", NULL);
+    expect_status(&reply, 204, NULL);
+}
+
+static void put_three(void) {
+    put_layer("from.json", 23, WIDTH, 200);
+    put_layer("a", 24, WIDTH, 201);
+    put_layer("b", 25, WIDTH, 201);
+    expect_layer("from.json", 23, WIDTH);
+    struct reply reply = send_json("DELETE", "/v1/layers/b", NULL);
+    expect_status(&reply, 204, NULL);
+}
+
+static void expect_two(void) {
+    struct reply reply = send_json("GET", "/v1/layers", NULL);
+    expect_status(&reply, 200, "{\"layers\":[\"a\",\"from.json\"]}");
+    expect_layer("a", 24, WIDTH);
+    expect_layer("from.json", 23, WIDTH);
+}
+
+static void the_directory_is_loaded_and_written_only_when_writable(void **state) {
+    (void)state;
+    empty_directory();
+    char *body = layer_json(21, WIDTH, "");
+    write_file("from.json.json", body, strlen(body));
+    write_file("README.txt", "x", 1);
+    write_file(".mhad-leftover", "x", 1);
+    with_server(false, expect_json_and_binary);
+    assert_int_equal(count_files("from.json.json"), 1);
+    assert_int_equal(count_files("memory.only"), 0);
+    assert_int_equal(count_files(".mhad-"), 1); /* not ours to remove */
+    with_server(true, put_three);
+    assert_int_equal(count_files(".mhad-"), 0);
+    assert_int_equal(count_files("from.json.json"), 0); /* replaced by the safetensors file */
+    assert_int_equal(count_files("from.json.safetensors"), 1);
+    assert_int_equal(count_files("a.safetensors"), 1);
+    assert_int_equal(count_files("b."), 0);
+    with_server(false, expect_two);
+    free(body);
+}
+
+static void a_file_that_is_no_layer_stops_the_start_and_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *content, *word;
+    } bad[] = {{"broken.json", "{", "broken.json"},
+               {"empty.safetensors", "", "empty.safetensors"},
+               {"two words.json", "{}", "two words.json"},
+               {"nothing.json", "{\"num_heads\":2}", "W_q is missing"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *const arguments[] = {"--layers", directory, NULL};
+        struct service own;
+        empty_directory();
+        write_file(bad[i].name, bad[i].content, strlen(bad[i].content));
+        service_spawn(&own, arguments, NULL);
+        for (int wait_ms = 0; service_alive(&own) && wait_ms < 5000; wait_ms += 20) usleep(20000);
+        char *log = service_log(&own);
+        if (!strstr(log, bad[i].word)) fail_msg("the log does not name %s: %s", bad[i].word, log);
+        free(log);
+        setenv("TEST_KEEP_QUIET", "1", 1);
+        assert_int_equal(service_stop(&own), 2);
+        unsetenv("TEST_KEEP_QUIET");
+    }
+    empty_directory();
+}
+
+enum { VICTIM = 96 };
+
+static char *victim_bodies[2];
+static atomic_size_t changes;
+
+/* Changes the layer without end, until the server dies under it. */
+static void *changer(void *argument) {
+    CURL *own = client_new(&service);
+    unsigned first = *(unsigned *)argument;
+    for (unsigned i = first;; i++) {
+        const char *body = i % 3 == 2 ? NULL : victim_bodies[i % 2];
+        struct reply reply =
+            send_to(own, body ? "PUT" : "DELETE", "/v1/layers/victim", body, body ? strlen(body) : 0, NULL, 0);
+        long status = reply.status;
+        reply_free(&reply);
+        if (status == 0) break;
+        atomic_fetch_add(&changes, 1);
+    }
+    client_free(own);
+    return NULL;
+}
+
+/* 0 and 1: the layer of that body, 2: none, -1: something else. */
+static int victim_version(char *const expected[2], const char *use) {
+    CURL *own = client_new(&service);
+    struct reply reply = client_post(own, &service, use);
+    int which = -1;
+    if (reply.status == 404) which = 2;
+    for (int v = 0; v < 2; v++)
+        if (reply.status == 200 && strcmp(reply.body, expected[v]) == 0) which = v;
+    if (which < 0) print_error("%ld %.300s\n", reply.status, reply.body);
+    reply_free(&reply);
+    client_free(own);
+    return which;
+}
+
+/* Lets changes happen, then kills the server somewhere inside one. */
+static void kill_while_changing(unsigned first) {
+    pthread_t thread;
+    size_t until = atomic_load(&changes) + 1 + (size_t)(rand() % 3);
+    struct timespec moment = {0, rand() % 6000000};
+    pthread_create(&thread, NULL, changer, &first);
+    for (int i = 0; i < 20000 && atomic_load(&changes) < until; i++) usleep(500);
+    nanosleep(&moment, NULL);
+    kill(service.pid, SIGKILL);
+    pthread_join(thread, NULL);
+    assert_int_equal(service_stop(&service), 128 + SIGKILL);
+}
+
+static void a_kill_at_any_moment_leaves_the_old_or_the_new_layer_whole(void **state) {
+    (void)state;
+    const char *const arguments[] = {"--layers", directory, "--layers-writable", NULL};
+    struct service before = service;
+    char *expected[2], *use = use_json("victim", VICTIM, "");
+    size_t seen[3] = {0};
+    for (unsigned v = 0; v < 2; v++) {
+        expected[v] = inline_answer(31 + v, VICTIM, "");
+        victim_bodies[v] = layer_json(31 + v, VICTIM, "");
+    }
+    empty_directory();
+    srand(7);
+    setenv("TEST_KEEP_QUIET", "1", 1);
+    for (unsigned round = 0; round < 24; round++) {
+        service_start(&service, arguments); /* fails the test if a file is broken */
+        int which = victim_version(expected, use);
+        assert_true(which >= 0);
+        seen[which]++;
+        kill_while_changing(round);
+    }
+    unsetenv("TEST_KEEP_QUIET");
+    print_message("%zu changes, 24 kills; found after a restart: %zu of one version, %zu of the other, %zu none\n",
+                  atomic_load(&changes), seen[0], seen[1], seen[2]);
+    assert_true(atomic_load(&changes) >= 24);
+    for (unsigned v = 0; v < 2; v++) {
+        free(expected[v]);
+        free(victim_bodies[v]);
+    }
+    free(use);
+    service = before;
+    empty_directory();
+}
+
+static int start(void **state) {
+    (void)state;
+    if (!mkdtemp(directory)) return -1;
+    service_start(&service, NULL);
+    client = client_new(&service);
+    return 0;
+}
+
+static int stop(void **state) {
+    (void)state;
+    client_free(client);
+    rmdir(directory);
+    return service_stop(&service);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layer_is_put_listed_described_used_and_deleted),
+        cmocka_unit_test(a_layers_defaults_hold_until_the_request_says_otherwise),
+        cmocka_unit_test(a_request_cannot_bring_what_the_layer_brings),
+        cmocka_unit_test(names_cannot_be_paths),
+        cmocka_unit_test(a_put_that_fails_leaves_the_old_layer),
+        cmocka_unit_test(safetensors_and_json_give_the_same_numbers_however_they_are_cut),
+        cmocka_unit_test(a_layer_put_as_safetensors_is_the_layer_put_as_json),
+        cmocka_unit_test(masks_and_lengths_come_as_booleans_and_integers),
+        cmocka_unit_test(half_precision_bodies_are_widened_exactly),
+        cmocka_unit_test(broken_safetensors_bodies_get_400_and_name_the_rule),
+        cmocka_unit_test(a_whole_model_that_is_put_becomes_its_layers),
+        cmocka_unit_test(a_request_gets_one_whole_version_while_the_layer_is_replaced_and_deleted),
+        cmocka_unit_test(layers_count_against_the_budget_and_give_it_back),
+        cmocka_unit_test(the_directory_is_loaded_and_written_only_when_writable),
+        cmocka_unit_test(a_file_that_is_no_layer_stops_the_start_and_is_named),
+        cmocka_unit_test(a_kill_at_any_moment_leaves_the_old_or_the_new_layer_whole),
+    };
+    return cmocka_run_group_tests_name("layers over HTTP", tests, start, stop);
+}
