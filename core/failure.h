@@ -69,6 +69,9 @@ static inline struct mha_needs mha_needs_of(const struct mha_result *r) {
     return n;
 }
 
+/* Fills masked_rows and masked_first: the (sample, head, query) rows that see no key. Needs no numbers but the masks. */
+void mha_count_masked_rows(const struct mha_problem *p, struct mha_result *r);
+
 /* Writes the verdict into *detail and returns its code: MHA_OK or MHA_ERR_NON_FINITE. */
 enum mha_error mha_failure_verdict(const struct mha_failure *failure, struct mha_detail *detail);
 

@@ -34,8 +34,7 @@ enum mha_error mha_failure_verdict(const struct mha_failure *failure, struct mha
     return MHA_ERR_NON_FINITE;
 }
 
-/* Counts the (sample, head, query) rows that see no key, and finds the first. Needs no numbers but the masks. */
-static void count_masked_rows(const struct mha_problem *p, struct mha_result *r) {
+void mha_count_masked_rows(const struct mha_problem *p, struct mha_result *r) {
     r->masked_rows = 0;
     memset(r->masked_first, 0, sizeof r->masked_first);
     for (size_t b = 0; b < p->B; b++)
@@ -100,6 +99,7 @@ size_t mha_reference_need(const struct mha_problem *p) {
     fits = fits && add_bytes(&total, p->B, p->n_q, p->h, p->d_v, element);  /* context     */
     fits = fits && add_bytes(&total, n_kv, 1, 1, 1, element);               /* one row     */
     fits = fits && add_bytes(&total, n_kv, 1, 1, 1, 1);                     /* its visible */
+    fits = fits && (p->layer == NULL || !__builtin_add_overflow(total, mha_layer_plain_bytes(p->layer), &total));
     return fits ? total : SIZE_MAX;
 }
 

@@ -13,6 +13,7 @@ struct NAME(evaluation) {
     const struct mha_problem *p;
     struct mha_result *r;
     struct mha_failure failure;
+    struct mha_weights weights; /* the problem's, or the layer's */
     size_t n_kv;
     REAL *Q_bhnd;       /* [B, h, n_q, d_k]      Q'                       */
     REAL *K_bgnd;       /* [B, h_kv, n_kv, d_k]  K', past then new        */
@@ -67,7 +68,7 @@ static void NAME(copy_rows)(REAL *dst, size_t n_to, size_t to, const REAL *src, 
 
 static void NAME(project_all)(struct NAME(evaluation) * e, struct mha_needs needs) {
     const struct mha_problem *p = e->p;
-    const struct mha_weights *w = p->layer != NULL ? mha_layer_weights(p->layer) : &p->weights;
+    const struct mha_weights *w = &e->weights;
     if (needs.proj_Q) NAME(project)
     (p->B, w->layout,
      &(struct NAME(projection)){.x_bni = p->Q,
@@ -336,7 +337,7 @@ static REAL NAME(output_one)(const struct mha_problem *p, const struct mha_weigh
 
 static void NAME(project_output)(struct NAME(evaluation) * e) {
     const struct mha_problem *p = e->p;
-    const struct mha_weights *w = p->layer != NULL ? mha_layer_weights(p->layer) : &p->weights;
+    const struct mha_weights *w = &e->weights;
     for (size_t b = 0; b < p->B; b++)
         for (size_t i = 0; i < p->n_q; i++) {
             const REAL *context_x = e->C_bnhd + (b * p->n_q + i) * p->h * p->d_v;
@@ -358,12 +359,14 @@ static enum mha_error NAME(evaluate)(const struct mha_problem *p, struct mha_res
     e.row_j = carve(&workspace, e.n_kv, sizeof(REAL));
     e.visible_j = carve(&workspace, e.n_kv, 1);
 
+    e.weights = p->layer != NULL ? mha_layer_plain(p->layer, workspace) : p->weights;
+
     struct mha_needs needs = mha_needs_of(r);
     NAME(project_all)(&e, needs);
     NAME(take_over_past)(&e, needs);
     NAME(write_projections)(&e);
     NAME(check_projections)(&e, needs);
-    count_masked_rows(p, r);
+    mha_count_masked_rows(p, r);
     if (needs.scores) NAME(attend)(&e, needs.heads);
     if (needs.heads) NAME(write_contexts)(&e);
     if (needs.output) NAME(project_output)(&e);

@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * core/run.c - lays a run out in the caller's workspace, and executes it on the calling thread.
+ * core/run.c - a run as a chain of regions: opening, cutting short, ending, and executing it on the calling thread.
  *
- * Model: core/run.h. The chain is one region of one task, the reference evaluation; its workspace follows the run.
+ * Model: core/run.h. What the regions compute is core/fused.c's.
  */
 #include "run.h"
 
+#include "fused.h"
 #include "workspace.h"
 
-static void evaluate_all(struct mha_run *run, size_t task, size_t slot) {
-    (void)task;
-    (void)slot;
-    mha_reference(run->problem, run->result, run->state);
-}
-
-static enum mha_error code_of_result(struct mha_run *run) { return run->result->detail.code; }
-
 size_t mha_run_need(const struct mha_problem *problem, const struct mha_result *result, size_t threads) {
-    (void)result;
-    (void)threads;
-    size_t bytes = mha_reference_need(problem);
+    size_t bytes = mha_fused_need(problem, result, threads);
     return __builtin_add_overflow(bytes, mha_align_up(sizeof(struct mha_run)), &bytes) ? SIZE_MAX : bytes;
 }
 
@@ -28,10 +19,7 @@ struct mha_run *mha_run_init(void *workspace, const struct mha_problem *problem,
     struct mha_run *run = workspace;
     *run = (struct mha_run){.problem = problem, .result = result, .threads = threads};
     atomic_init(&run->cancelled, false);
-    run->state = (char *)workspace + mha_align_up(sizeof(struct mha_run));
-    run->region[0] = (struct mha_region){.n_tasks = 1, .task = evaluate_all};
-    run->n_regions = 1;
-    run->conclude = code_of_result;
+    mha_fused_init(run, (char *)workspace + mha_align_up(sizeof(struct mha_run)));
     return run;
 }
 
@@ -39,6 +27,7 @@ struct mha_run *mha_run_init(void *workspace, const struct mha_problem *problem,
 
 bool mha_run_open(struct mha_run *run) {
     while (run->current < run->n_regions && run->region[run->current].n_tasks == 0) run->current++;
+    if (run->current == run->n_regions && run->next_regions != NULL && run->next_regions(run)) run->current = 0;
     run->next = 0;
     run->unfinished = run->current < run->n_regions ? run->region[run->current].n_tasks : 0;
     return run->current < run->n_regions;
@@ -49,6 +38,7 @@ void mha_run_cut(struct mha_run *run) {
     run->unfinished -= run->region[run->current].n_tasks - run->next;
     run->next = run->region[run->current].n_tasks;
     run->n_regions = run->current + 1;
+    run->next_regions = NULL;
 }
 
 void mha_run_nothing(struct mha_run *run, size_t task, size_t slot) {

@@ -38,6 +38,9 @@ struct mha_run {
     size_t threads;
     size_t n_regions;
     struct mha_region region[MHA_RUN_REGIONS];
+    bool (*next_regions)(
+        struct mha_run *run); /* at the end of the regions: puts others in their place (region, n_regions),
+                                                  with tasks. False: there are none. May be NULL */
     enum mha_error (*conclude)(
         struct mha_run *run); /* after a complete chain; fills result->detail and returns its code */
     void *state;              /* of core/run.c, in the workspace */

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * core/kernels/gemm.h - the micro-kernels, and `project` on top of them.
+ *
+ * Model. A micro-kernel multiplies a few rows of A by a panel of B, nv vectors wide: acc[m][v] += A[m][k] * B[k][v] for
+ * k in order. A comes in two shapes: `rows`, where k runs along memory (tokens times a weight, keys times queries), and
+ * `columns`, where the rows of A lie side by side (values, read as V^T). B is always [k][nv vectors]. The number of
+ * rows and vectors are constants to the compiler, so that the accumulators stay in registers; the macros at the end of
+ * each section make one function per pair.
+ *
+ * `project` keeps one block of a panel (MHA_BLOCK rows of B, 16 to 48 KiB) in the first-level cache while the rows of x
+ * stream past it, and adds block sums to y in place.
+ *
+ * What this does not do: reorder, split or reduce across lanes anything that would change a bit (core/kernels/kernels.h).
+ */
+#ifndef MHA_KERNELS_GEMM_H
+#define MHA_KERNELS_GEMM_H
+
+#include "kernels.h"
+#include "vector.h"
+
+#include <string.h>
+
+/* ---- the two products -------------------------------------------------------------------------------------------- */
+
+/* acc[m*nv + v] = sum over k < n of a[m*a_row + k] * b[k*b_row + v*VL]. */
+KERNEL_INLINE void multiply_rows(const int mr, const int nv, size_t n, const real *a, size_t a_row, const real *b,
+                                 size_t b_row, vec *acc) {
+    const real *a_m[MR_MAX];
+    vec c[MR_MAX * NV];
+    KERNEL_UNROLL
+    for (int m = 0; m < mr; m++) a_m[m] = a + (size_t)m * a_row;
+    KERNEL_UNROLL
+    for (int x = 0; x < mr * nv; x++) c[x] = (vec){0};
+    for (size_t k = 0; k < n; k++) {
+        vec b_v[NV];
+        KERNEL_UNROLL
+        for (int v = 0; v < nv; v++) b_v[v] = load(b + v * VL);
+        KERNEL_UNROLL
+        for (int m = 0; m < mr; m++) {
+            const vec a_mk = splat(a_m[m][k]);
+            KERNEL_UNROLL
+            for (int v = 0; v < nv; v++) c[m * nv + v] += a_mk * b_v[v];
+        }
+        b += b_row;
+    }
+    KERNEL_UNROLL
+    for (int x = 0; x < mr * nv; x++) acc[x] = c[x];
+}
+
+/* acc[m*nv + v] += sum over k < n of a[k*a_row + m] * b[k*b_row + v*VL]. */
+KERNEL_INLINE void multiply_columns(const int mr, const int nv, size_t n, const real *a, size_t a_row, const real *b,
+                                    size_t b_row, vec *acc) {
+    vec c[MR_MAX * NV];
+    KERNEL_UNROLL
+    for (int x = 0; x < mr * nv; x++) c[x] = acc[x];
+    for (size_t k = 0; k < n; k++) {
+        vec b_v[NV];
+        KERNEL_UNROLL
+        for (int v = 0; v < nv; v++) b_v[v] = load(b + v * VL);
+        KERNEL_UNROLL
+        for (int m = 0; m < mr; m++) {
+            const vec a_km = splat(a[m]);
+            KERNEL_UNROLL
+            for (int v = 0; v < nv; v++) c[m * nv + v] += a_km * b_v[v];
+        }
+        a += a_row;
+        b += b_row;
+    }
+    KERNEL_UNROLL
+    for (int x = 0; x < mr * nv; x++) acc[x] = c[x];
+}
+
+/* Calls f(mr, nv) for every pair that gets a function; f(mr, nv) is a macro. The first mr of an nv is its full tile. */
+#define KERNEL_EVERY_TILE(f)                                                                                           \
+    f(1, 1) f(2, 1) f(4, 1) KERNEL_FULL_TILES(f) f(1, 2) f(2, 2) KERNEL_FOUR_BY_TWO(f) f(1, 3) f(2, 3)                 \
+        KERNEL_FOUR_BY_THREE(f)
+#if KERNEL_CODE == kernel_code_base
+#define KERNEL_FULL_TILES(f) f(8, 1) f(4, 2) f(3, 3)
+#define KERNEL_FOUR_BY_TWO(f)
+#define KERNEL_FOUR_BY_THREE(f)
+#elif KERNEL_CODE == kernel_code_v3
+#define KERNEL_FULL_TILES(f)  f(12, 1) f(6, 2) f(4, 3)
+#define KERNEL_FOUR_BY_TWO(f) f(4, 2)
+#define KERNEL_FOUR_BY_THREE(f)
+#else
+#define KERNEL_FULL_TILES(f)    f(12, 1) f(12, 2) f(8, 3)
+#define KERNEL_FOUR_BY_TWO(f)   f(4, 2)
+#define KERNEL_FOUR_BY_THREE(f) f(4, 3)
+#endif
+
+/* Rows of a full tile of nv vectors, and how many rows the next tile takes when `left` are left. */
+KERNEL_INLINE int full_rows(int nv) { return nv == 3 ? MR3 : nv == 2 ? MR2 : MR1; }
+KERNEL_INLINE int tile_rows(int nv, size_t left) {
+    const int full = full_rows(nv);
+    if (left >= (size_t)full) return full;
+    if (left >= 4) return 4;
+    return left >= 2 ? 2 : 1;
+}
+
+/* Finds the function of a pair in a table [nv][mr]. */
+#define KERNEL_TABLE_ENTRY(name, mr, nv) [nv][mr] = name##_##mr##x##nv,
+
+/* ---- tokens times weights ---------------------------------------------------------------------------------------- */
+
+/* One tile of y: rows at y_m[m], vectors at offsets y_v[v] from there. */
+struct project_tile {
+    size_t n;      /* terms */
+    const real *x; /* first row */
+    size_t x_row;
+    const real *b;     /* the block of the panel */
+    bool adds;         /* onto what y holds: not the first block */
+    const real *bias;  /* for the last block: added at the end, one per column of the panel; else NULL */
+    real *y_m[MR_MAX]; /* each row's place */
+    size_t y_v[NV];    /* each vector's offset */
+};
+
+/* Returns the sum of y*0 over the tile: 0, or NaN where something is not finite. */
+KERNEL_INLINE vec project_one(const int mr, const int nv, const struct project_tile *t) {
+    vec acc[MR_MAX * NV];
+    multiply_rows(mr, nv, t->n, t->x, t->x_row, t->b, NR, acc);
+    vec finite = {0};
+    KERNEL_UNROLL
+    for (int m = 0; m < mr; m++) {
+        KERNEL_UNROLL
+        for (int v = 0; v < nv; v++) {
+            vec y = acc[m * nv + v];
+            if (t->adds) y = load(t->y_m[m] + t->y_v[v]) + y;
+            if (t->bias != NULL) y = y + load(t->bias + v * VL);
+            store(t->y_m[m] + t->y_v[v], y);
+            finite += y * 0;
+        }
+    }
+    return finite;
+}
+
+#define KERNEL_PROJECT(mr, nv)                                                                                         \
+    static __attribute__((noinline)) vec project_##mr##x##nv(const struct project_tile *t) {                           \
+        return project_one(mr, nv, t);                                                                                 \
+    }
+KERNEL_EVERY_TILE(KERNEL_PROJECT)
+
+#define KERNEL_PROJECT_ENTRY(mr, nv) KERNEL_TABLE_ENTRY(project, mr, nv)
+static vec (*const project_table[NV + 1][MR_MAX + 1])(const struct project_tile *t) = {
+    KERNEL_EVERY_TILE(KERNEL_PROJECT_ENTRY)};
+
+/* Where rows go: row r = (sample, i), kept while r counts up. */
+struct row_place {
+    real *sample;
+    size_t i;
+};
+
+static struct row_place place_of(const struct mha_projection *p, size_t row) {
+    return (struct row_place){(real *)p->y + row / p->n * p->y_sample, row % p->n};
+}
+
+KERNEL_INLINE real *next_place(const struct mha_projection *p, struct row_place *at) {
+    real *y = at->sample + at->i * p->y_row;
+    if (++at->i == p->n) {
+        at->i = 0;
+        at->sample += p->y_sample;
+    }
+    return y;
+}
+
+/* The part of a panel that is wanted: columns [begin, end) of all heads*d, nv vectors from `first` on. */
+struct panel_part {
+    size_t first, begin, end;
+    int nv;
+};
+
+static struct panel_part part_of(const struct mha_projection *p, size_t panel) {
+    struct panel_part part = {.first = panel * NR, .begin = p->head_begin * p->d, .end = p->head_end * p->d};
+    if (part.begin < part.first) part.begin = part.first;
+    if (part.end > part.first + NR) part.end = part.first + NR;
+    part.nv = part.end > part.first ? (int)((part.end - part.first + VL - 1) / VL) : 0;
+    return part;
+}
+
+static size_t offset_of(const struct mha_projection *p, size_t column) {
+    return (column / p->d - p->head_begin) * p->y_head + column % p->d;
+}
+
+/* Do all vectors of the part lie whole in one head of y? */
+static bool lies_in_vectors(const struct mha_projection *p, struct panel_part part) {
+    if (part.begin != part.first || part.end != part.first + (size_t)part.nv * VL) return false;
+    for (int v = 0; v < part.nv; v++)
+        if ((part.first + (size_t)v * VL) % p->d + VL > p->d) return false;
+    return true;
+}
+
+static vec project_vectors(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part) {
+    struct project_tile t = {.x_row = p->x_row};
+    const real *b = (const real *)p->panels + part.first * p->n_in, *x = p->x;
+    const real *bias = p->bias == NULL ? NULL : (const real *)p->bias + part.first;
+    vec finite = {0};
+    for (int v = 0; v < part.nv; v++) t.y_v[v] = offset_of(p, part.first + (size_t)v * VL);
+    for (size_t k = 0; k == 0 || k < p->n_in; k += MHA_BLOCK) {
+        const bool last = k + MHA_BLOCK >= p->n_in;
+        t.n = last ? p->n_in - k : MHA_BLOCK;
+        t.b = b + k * NR;
+        t.adds = k > 0;
+        t.bias = last ? bias : NULL;
+        struct row_place at = place_of(p, row);
+        for (size_t r = row; r < row_end;) {
+            const int mr = tile_rows(part.nv, row_end - r);
+            t.x = x + r * p->x_row + k;
+            for (int m = 0; m < mr; m++) t.y_m[m] = next_place(p, &at);
+            const vec f = project_table[part.nv][mr](&t);
+            if (last) finite += f;
+            r += (size_t)mr;
+        }
+    }
+    return finite;
+}
+
+/* The same for a part whose columns straddle heads or end within a vector: by way of a tile of its own. */
+static vec project_scattered(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part) {
+    real tile[MR_MAX * NR] __attribute__((aligned(64))), bias[NR];
+    struct project_tile t = {.x_row = p->x_row};
+    const real *b = (const real *)p->panels + part.first * p->n_in, *x = p->x;
+    memset(bias, 0, sizeof bias);
+    if (p->bias != NULL) memcpy(bias, (const real *)p->bias + part.first, (part.end - part.first) * sizeof(real));
+    size_t offset[NR];
+    for (size_t c = part.begin; c < part.end; c++) offset[c - part.first] = offset_of(p, c);
+    for (int v = 0; v < part.nv; v++) t.y_v[v] = (size_t)v * VL;
+    for (int m = 0; m < MR_MAX; m++) t.y_m[m] = tile + m * NR;
+
+    vec finite = {0};
+    struct row_place at = place_of(p, row);
+    for (size_t r = row; r < row_end;) {
+        const int mr = tile_rows(part.nv, row_end - r);
+        for (size_t k = 0; k == 0 || k < p->n_in; k += MHA_BLOCK) {
+            const bool last = k + MHA_BLOCK >= p->n_in;
+            t.n = last ? p->n_in - k : MHA_BLOCK;
+            t.x = x + r * p->x_row + k;
+            t.b = b + k * NR;
+            t.adds = k > 0;
+            t.bias = last && p->bias != NULL ? bias : NULL;
+            const vec f = project_table[part.nv][mr](&t);
+            if (last) finite += f;
+        }
+        for (int m = 0; m < mr; m++) {
+            real *y = next_place(p, &at);
+            for (size_t c = part.begin - part.first; c < part.end - part.first; c++)
+                y[offset[c]] = tile[m * NR + (int)c];
+        }
+        r += (size_t)mr;
+    }
+    return finite;
+}
+
+/* No weight: the columns of the panels as they are. */
+static bool project_identity(const struct mha_projection *p, size_t row, size_t row_end, size_t panel,
+                             size_t panel_end) {
+    size_t begin = panel * NR, end = panel_end * NR;
+    if (begin < p->head_begin * p->d) begin = p->head_begin * p->d;
+    if (end > p->head_end * p->d) end = p->head_end * p->d;
+    real finite = 0;
+    struct row_place at = place_of(p, row);
+    for (size_t r = row; r < row_end; r++) {
+        const real *x = (const real *)p->x + r * p->x_row, *bias = p->bias;
+        real *y = next_place(p, &at);
+        for (size_t c = begin; c < end; c++) {
+            const real sum = bias == NULL ? x[c] : x[c] + bias[c];
+            y[offset_of(p, c)] = sum;
+            finite += sum * 0;
+        }
+    }
+    return finite == 0;
+}
+
+static bool project(const struct mha_projection *p, size_t row, size_t row_end, size_t panel, size_t panel_end) {
+    if (p->panels == NULL) return project_identity(p, row, row_end, panel, panel_end);
+    vec finite = {0};
+    for (; panel < panel_end; panel++) {
+        const struct panel_part part = part_of(p, panel);
+        if (part.begin >= part.end) continue;
+        finite += lies_in_vectors(p, part) ? project_vectors(p, row, row_end, part)
+                                           : project_scattered(p, row, row_end, part);
+    }
+    return !any_lane(finite);
+}
+
+/* ---- packing weights --------------------------------------------------------------------------------------------- */
+
+/* Column `column` of the weight, or NULL beyond the last. */
+static const real *column_of(const struct mha_weight_view *w, size_t column) {
+    if (column >= w->heads * w->d) return NULL;
+    return (const real *)w->W + column / w->d * w->head + column % w->d * w->column;
+}
+
+static void pack_panel(const struct mha_weight_view *w, real *panel, size_t first) {
+    const real *col[NR];
+    bool dense = true; /* the columns lie side by side */
+    for (size_t j = 0; j < NR; j++) {
+        col[j] = column_of(w, first + j);
+        dense = dense && col[j] != NULL && col[j] == col[0] + j;
+    }
+    if (dense) {
+        for (size_t e = 0; e < w->n_in; e++) memcpy(panel + e * NR, col[0] + e * w->input, NR * sizeof(real));
+        return;
+    }
+    for (size_t j = 0; j < NR; j++)
+        for (size_t e = 0; e < w->n_in; e++) panel[e * NR + j] = col[j] == NULL ? 0 : col[j][e * w->input];
+}
+
+static void pack(const struct mha_weight_view *view, void *panels, size_t begin, size_t end) {
+    for (size_t panel = begin; panel < end; panel++)
+        pack_panel(view, (real *)panels + panel * view->n_in * NR, panel * NR);
+}
+
+#endif

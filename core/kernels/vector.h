@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * core/kernels/vector.h - the vector type and the tile geometry of one (instruction set, dtype).
+ *
+ * Model. core/kernels/f64.c and f32.c are compiled once per instruction set, with KERNEL_ISA set to base, v3, v4, neon
+ * or wide, and include this with REAL_BITS set. The width of a vector is a constant of the instruction set, so that it
+ * can also be asked for where the CPU lacks it: `wide` is the geometry of v4 in whatever the compiler makes of it
+ * (slow; tests compare its bytes). A tile is MR rows by NV vectors, as many accumulators as the registers hold; MR
+ * depends on how many vectors a row of the tile has.
+ */
+#ifndef MHA_KERNELS_VECTOR_H
+#define MHA_KERNELS_VECTOR_H
+
+#define KERNEL_JOIN_(a, b) a##b
+#define KERNEL_JOIN(a, b)  KERNEL_JOIN_(a, b)
+#define KERNEL_TEXT_(a)    #a
+#define KERNEL_TEXT(a)     KERNEL_TEXT_(a)
+
+/* kernel_code_... : numbers to compare KERNEL_ISA with in the preprocessor */
+#define kernel_code_base 1
+#define kernel_code_v3   2
+#define kernel_code_v4   3
+#define kernel_code_neon 4
+#define kernel_code_wide 5
+#define KERNEL_CODE      KERNEL_JOIN(kernel_code_, KERNEL_ISA)
+
+#if KERNEL_CODE == kernel_code_v4 || KERNEL_CODE == kernel_code_wide
+#define VM_BYTES 64
+#elif KERNEL_CODE == kernel_code_v3
+#define VM_BYTES 32
+#else
+#define VM_BYTES 16
+#endif
+
+#include "vmath.h"
+
+#if REAL_BITS == 64
+typedef double real;
+typedef vm_f64 vec;
+typedef vm_i64 ivec;
+typedef double vec_at_any __attribute__((vector_size(VM_BYTES), aligned(8), may_alias));
+#define VMF(name)   name##_f64
+#define KERNEL_TYPE f64
+#else
+typedef float real;
+typedef vm_f32 vec;
+typedef vm_i32 ivec;
+typedef float vec_at_any __attribute__((vector_size(VM_BYTES), aligned(4), may_alias));
+#define VMF(name)   name##_f32
+#define KERNEL_TYPE f32
+#endif
+
+enum {
+    VL = VM_BYTES / (int)sizeof(real), /* lanes of a vector */
+    NV = 3,                            /* vectors of a full tile row */
+    NR = NV * VL,
+    MR_MAX = 12,
+#if KERNEL_CODE == kernel_code_base /* 16 registers, and a product needs one */
+    MR3 = 3,
+    MR2 = 4,
+    MR1 = 8,
+#elif KERNEL_CODE == kernel_code_v3 /* 16 registers */
+    MR3 = 4,
+    MR2 = 6,
+    MR1 = 12,
+#else                               /* 32 registers */
+    MR3 = 8,
+    MR2 = 12,
+    MR1 = 12,
+#endif
+};
+
+#define KERNEL_INLINE static inline __attribute__((always_inline))
+
+#if defined(__clang__)
+#define KERNEL_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define KERNEL_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* Keeps a product apart from the sum that follows, so that only one contraction is possible. */
+#if KERNEL_CODE == kernel_code_neon
+#define KERNEL_PIN(x) __asm__("" : "+w"(x))
+#elif KERNEL_CODE == kernel_code_wide || !defined(__x86_64__)
+#define KERNEL_PIN(x) __asm__("" : "+m"(x))
+#else
+#define KERNEL_PIN(x) __asm__("" : "+v"(x))
+#endif
+
+KERNEL_INLINE vec load(const real *p) { return *(const vec_at_any *)p; }
+KERNEL_INLINE void store(real *p, vec x) { *(vec_at_any *)p = x; }
+KERNEL_INLINE vec splat(real x) { return VMF(vm_splat)(x); }
+
+/* Is any lane of z not zero? (NaN is not zero.) */
+KERNEL_INLINE bool any_lane(vec z) {
+    const ivec differs = z != splat(0);
+    bool any = false;
+    for (int lane = 0; lane < VL; lane++) any |= differs[lane] != 0;
+    return any;
+}
+
+#endif
