@@ -80,6 +80,7 @@ const char *number_scan_exponent(const char *p, int64_t *exponent) {
 static size_t significant_digits(const struct number_parts *parts, const char **first) {
     const char *p = parts->first;
     size_t zeros = 0;
+    if (*p == '0') p++;
     for (; p < parts->last && (*p == '0' || *p == '.'); p++) zeros += *p == '0';
     *first = p;
     return parts->digits - zeros;
@@ -144,7 +145,7 @@ uint64_t number_round_long(struct number_parts parts, const struct number_format
     uint64_t w = leading_digits(first, 19);
     int64_t q = parts.q + (int64_t)(digits - 19);
     uint64_t below = number_round(w, q, format), above = number_round(w + 1, q, format);
-    if (below == above) return below;
+    if (below == above || below >= (uint64_t)format->infinity << format->mantissa_bits) return below;
     /* Neighbours: the point halfway between them decides. A field of 0 has the exponent of a field of 1. */
     uint64_t hidden = 1ull << format->mantissa_bits;
     int field = (int)(below >> format->mantissa_bits);

@@ -53,7 +53,7 @@ struct number_parts {
     int64_t q;
     const char *first; /* first digit */
     const char *last;  /* behind the last digit of the mantissa */
-    size_t digits;     /* of the mantissa, leading zeros included */
+    size_t digits;     /* of the mantissa; a zero before the point does not count, those behind it do */
     bool negative;
 };
 
@@ -110,9 +110,18 @@ NUMBER_INLINE const char *number_scan(const char *p, const char *end, struct num
     parts->first = p;
     parts->w = 0;
     parts->q = 0;
-    p = number_scan_digits(p, end, &parts->w);
-    parts->digits = (size_t)(p - parts->first);
-    if (parts->digits == 0 || (*parts->first == '0' && parts->digits > 1)) return NULL;
+    /* One digit and a point: most of what there is. The branch lets the processor run ahead with the fraction. */
+    uint64_t first = (uint64_t)(unsigned char)*p - '0';
+    if (first <= 9 && p[1] == '.') {
+        parts->w = first;
+        p++;
+        parts->digits = first != 0;
+    } else {
+        p = number_scan_digits(p, end, &parts->w);
+        parts->digits = (size_t)(p - parts->first);
+        if (parts->digits == 0 || (first == 0 && parts->digits > 1)) return NULL;
+        parts->digits -= first == 0;
+    }
     if (*p == '.') {
         const char *fraction = p + 1;
         p = number_scan_digits(fraction, end, &parts->w);
@@ -129,10 +138,11 @@ NUMBER_INLINE const char *number_scan(const char *p, const char *end, struct num
     return p;
 }
 
-/* w * 10^q rounded to the nearest value of the format, ties to even: its bits without the sign. Infinity if too large. */
+/* w * 10^q rounded to the nearest value of the format, ties to even: its bits without the sign. Too large: the bits of
+ * infinity or more. */
 NUMBER_INLINE uint64_t number_round(uint64_t w, int64_t q, const struct number_format *format) {
-    if (w == 0 || q < format->q_min) return 0;
-    if (q > format->q_max) return (uint64_t)format->infinity << format->mantissa_bits;
+    if (__builtin_expect(w == 0 || (uint64_t)(q - format->q_min) > (uint64_t)(format->q_max - format->q_min), 0))
+        return w == 0 || q < 0 ? 0 : (uint64_t)format->infinity << format->mantissa_bits;
     int shift = __builtin_clzll(w);
     w <<= shift;
     const uint64_t *power = number_powers[q - NUMBER_POWER_FIRST];
@@ -159,9 +169,7 @@ NUMBER_INLINE uint64_t number_round(uint64_t w, int64_t q, const struct number_f
         mantissa &= ~1ull; /* exactly halfway, and even lies below */
     mantissa = (mantissa + (mantissa & 1)) >> 1;
     /* Adding (not or-ing) the mantissa carries into the exponent when it rounds up to a power of two. */
-    uint64_t bits = ((uint64_t)(exponent - 1) << format->mantissa_bits) + mantissa;
-    uint64_t infinity = (uint64_t)format->infinity << format->mantissa_bits;
-    return bits < infinity ? bits : infinity;
+    return ((uint64_t)(exponent - 1) << format->mantissa_bits) + mantissa;
 }
 
 NUMBER_INLINE double number_double(uint64_t bits) {
@@ -170,39 +178,46 @@ NUMBER_INLINE double number_double(uint64_t bits) {
     return value;
 }
 
+NUMBER_INLINE float number_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 NUMBER_INLINE enum number_status number_finish_f64(const struct number_parts *parts, double *value) {
     double magnitude;
-    if (__builtin_expect(parts->digits > 19, 0)) {
-        magnitude = number_double(number_round_long(*parts, &number_f64));
-    } else if (parts->w <= number_f64.exact_w && parts->q >= -number_f64.exact_q && parts->q <= number_f64.exact_q) {
+    if (parts->w <= number_f64.exact_w && parts->q >= -number_f64.exact_q && parts->q <= number_f64.exact_q &&
+        __builtin_expect(parts->digits <= 19, 1)) {
         magnitude = (double)parts->w;
         if (parts->q < 0)
             magnitude /= number_exact_f64[-parts->q];
         else
             magnitude *= number_exact_f64[parts->q];
-    } else {
-        magnitude = number_double(number_round(parts->w, parts->q, &number_f64));
+        *value = parts->negative ? -magnitude : magnitude;
+        return NUMBER_OK;
     }
-    *value = parts->negative ? -magnitude : magnitude;
-    return __builtin_expect(magnitude <= 1.7976931348623157e308, 1) ? NUMBER_OK : NUMBER_OVERFLOW;
+    uint64_t bits = __builtin_expect(parts->digits <= 19, 1) ? number_round(parts->w, parts->q, &number_f64)
+                                                             : number_round_long(*parts, &number_f64);
+    *value = number_double(bits | (uint64_t)parts->negative << 63);
+    return __builtin_expect(bits < 0x7FF0000000000000, 1) ? NUMBER_OK : NUMBER_OVERFLOW;
 }
 
 NUMBER_INLINE enum number_status number_finish_f32(const struct number_parts *parts, float *value) {
     float magnitude;
-    if (parts->digits <= 19 && parts->w <= number_f32.exact_w && parts->q >= -number_f32.exact_q &&
-        parts->q <= number_f32.exact_q) {
+    if (parts->w <= number_f32.exact_w && parts->q >= -number_f32.exact_q && parts->q <= number_f32.exact_q &&
+        __builtin_expect(parts->digits <= 19, 1)) {
         magnitude = (float)parts->w;
         if (parts->q < 0)
             magnitude /= number_exact_f32[-parts->q];
         else
             magnitude *= number_exact_f32[parts->q];
-    } else {
-        uint32_t bits = (uint32_t)(parts->digits > 19 ? number_round_long(*parts, &number_f32)
-                                                      : number_round(parts->w, parts->q, &number_f32));
-        memcpy(&magnitude, &bits, sizeof magnitude);
+        *value = parts->negative ? -magnitude : magnitude;
+        return NUMBER_OK;
     }
-    *value = parts->negative ? -magnitude : magnitude;
-    return __builtin_expect(magnitude <= 3.40282347e38f, 1) ? NUMBER_OK : NUMBER_OVERFLOW;
+    uint32_t bits = (uint32_t)(__builtin_expect(parts->digits <= 19, 1) ? number_round(parts->w, parts->q, &number_f32)
+                                                                        : number_round_long(*parts, &number_f32));
+    *value = number_float(bits | (uint32_t)parts->negative << 31);
+    return __builtin_expect(bits < 0x7F800000, 1) ? NUMBER_OK : NUMBER_OVERFLOW;
 }
 
 /* True if value may lie exactly halfway between two float32 (it is an odd multiple of half a unit in their last place). */

@@ -48,21 +48,18 @@ NUMBER_INLINE struct interval rounding_interval(uint64_t fraction, int field, co
                              .k = closer_below ? log10_of_three_quarters(q) : log10_of_power_of_2(q)};
 }
 
-/* Picks the shortest, then closest, from the scaled and rounded to odd interval. */
+/* Picks the shortest, then closest, from the scaled and rounded to odd interval. Written without branches where data decides
+ * by chance. */
 NUMBER_INLINE struct decimal pick(uint64_t below, uint64_t value, uint64_t above, bool even, int k) {
     uint64_t lower = below + !even, upper = above - !even; /* the ends belong to even values only */
-    uint64_t s = value / 4;
-    if (s >= 10) {
-        uint64_t tens = s / 10;
-        bool down = lower <= 40 * tens, up = 40 * tens + 40 <= upper;
-        if (down != up) return (struct decimal){tens + up, k + 1};
-    }
+    uint64_t s = value / 4, tens = s - s % 10;
+    bool tens_down = lower <= 4 * tens, tens_up = 4 * tens + 40 <= upper;
     bool down = lower <= 4 * s, up = 4 * s + 4 <= upper;
-    if (down == up) { /* both (or neither) lie inside: the closer one, the even one of two as close */
-        uint64_t middle = 4 * s + 2;
-        up = value > middle || (value == middle && (s & 1) != 0);
-    }
-    return (struct decimal){s + up, k};
+    bool closer_up = value + (s & 1) > 4 * s + 2; /* of two as close the even one */
+    uint64_t one_less = tens + (tens_up ? 10 : 0);
+    uint64_t full = s + (down != up ? up : closer_up);
+    bool shorter = s >= 10 && tens_down != tens_up;
+    return (struct decimal){shorter ? one_less : full, k};
 }
 
 /* floor(g * c / 2^128), its last bit set if anything was cut off. g a little above the exact power. */
@@ -96,10 +93,10 @@ static struct decimal shortest_f32(uint32_t fraction, int field) {
 
 /* ---- text --------------------------------------------------------------------------------------------------------- */
 
-#define DIGITS 17
-#define PADDED 32 /* digits and zeros behind them: any 16 bytes from a digit on may be copied */
+#define DIGITS_F64 17
+#define DIGITS_F32 9
 
-static const uint64_t power_of_10[DIGITS + 1] = {
+static const uint64_t power_of_10[DIGITS_F64 + 1] = {
     1ull,
     10ull,
     100ull,
@@ -135,26 +132,36 @@ NUMBER_INLINE uint64_t split8(uint32_t n) {
     return tens | (x - 10 * tens) << 8;
 }
 
-NUMBER_INLINE void store8(char *out, uint64_t digits) {
-    digits |= 0x3030303030303030;
-    memcpy(out, &digits, 8);
+#define ASCII_ZEROS 0x3030303030303030
+
+/* A number spelled out: the first digit, then the others as characters, lowest byte first; `length` digits up to the last
+ * that is not 0. */
+struct spelled {
+    char first;
+    unsigned __int128 rest;
+    int length;
+};
+
+/* n of `count` digits, as `width` (17 or 9) digits. */
+NUMBER_INLINE struct spelled spell(uint64_t n, int count, int width) {
+    n *= power_of_10[width - count];
+    uint64_t first, high, low = 0;
+    if (width == DIGITS_F64) {
+        first = n / 10000000000000000;
+        n -= first * 10000000000000000;
+        high = split8((uint32_t)(n / 100000000));
+        low = split8((uint32_t)(n % 100000000));
+    } else {
+        first = n / 100000000;
+        high = split8((uint32_t)(n - first * 100000000));
+    }
+    int zeros = low != 0 ? __builtin_clzll(low) / 8 : high != 0 ? 8 + __builtin_clzll(high) / 8 : 16;
+    return (struct spelled){.first = (char)('0' + first),
+                            .rest = (unsigned __int128)(low | ASCII_ZEROS) << 64 | (high | ASCII_ZEROS),
+                            .length = DIGITS_F64 - zeros};
 }
 
-/* The digits of n (1 <= n < 10^17), left-aligned, and zeros up to PADDED. Returns how many there are up to the last that is
- * not 0; *count how many n itself has. */
-NUMBER_INLINE int spell(char text[PADDED], uint64_t n, int *count) {
-    *count = digit_count(n);
-    n *= power_of_10[DIGITS - *count];
-    uint64_t rest = n % 10000000000000000;
-    uint64_t high = split8((uint32_t)(rest / 100000000)), low = split8((uint32_t)(rest % 100000000));
-    memset(text + DIGITS - 1, '0', PADDED - DIGITS + 1);
-    text[0] = (char)('0' + n / 10000000000000000);
-    store8(text + 1, high);
-    store8(text + 9, low);
-    if (low != 0) return DIGITS - __builtin_clzll(low) / 8;
-    if (high != 0) return DIGITS - 8 - __builtin_clzll(high) / 8;
-    return 1;
-}
+NUMBER_INLINE void store(char *out, const void *bytes, size_t size) { memcpy(out, bytes, size); }
 
 static size_t put_exponent(char *out, int exponent) {
     char *p = out;
@@ -167,41 +174,54 @@ static size_t put_exponent(char *out, int exponent) {
     return (size_t)(p - out);
 }
 
-/* "1.25e-7" from "125": n digits, the point stands behind the first */
-static size_t put_scientific(char *out, const char text[PADDED], int n, int exponent) {
-    out[0] = text[0];
-    if (n == 1) return 1 + put_exponent(out + 1, exponent);
-    out[1] = '.';
-    memcpy(out + 2, text + 1, DIGITS - 1);
-    return (size_t)n + 1 + put_exponent(out + n + 1, exponent);
-}
-
 static int scientific_length(int n, int exponent) {
     int magnitude = exponent < 0 ? -exponent : exponent;
     return n + (n > 1) + 1 + (exponent < 0) + 1 + (magnitude >= 10) + (magnitude >= 100);
 }
 
-/* digits > 0. Every branch copies whole registers; what is too much is overwritten or lies in the NUMBER_ROOM. */
-NUMBER_INLINE size_t put_decimal(char *out, struct decimal decimal) {
-    char text[PADDED];
-    int count;
-    int n = spell(text, decimal.digits, &count);
+/* digits > 0, at most `width` of them. Whole registers are stored and never read back; what is too much is overwritten or
+ * lies in the NUMBER_ROOM. */
+NUMBER_INLINE size_t put_decimal(char *out, struct decimal decimal, int width) {
+    int count = digit_count(decimal.digits);
+    struct spelled text = spell(decimal.digits, count, width);
+    int n = text.length;
     int point = count + decimal.exponent; /* digits before the point, if it stands inside */
     if (point > 0 && point < n) {
-        memcpy(out, text, DIGITS);
+        unsigned __int128 fraction = text.rest >> 8 * (point - 1);
+        out[0] = text.first;
+        store(out + 1, &text.rest, 16);
         out[point] = '.';
-        memcpy(out + point + 1, text + point, DIGITS - 1);
+        store(out + point + 1, &fraction, 16);
         return (size_t)n + 1;
     }
     int fixed_length = point > 0 ? point : 2 - point + n;
-    if (fixed_length > scientific_length(n, point - 1)) return put_scientific(out, text, n, point - 1);
+    if (__builtin_expect(fixed_length > scientific_length(n, point - 1), 0)) {
+        out[0] = text.first;
+        out[1] = '.';
+        store(out + 2, &text.rest, 16);
+        n += n > 1;
+        return (size_t)n + put_exponent(out + n, point - 1);
+    }
     if (point > 0) {
-        memcpy(out, text, PADDED);
+        store(out + 17, "0000", 4); /* longer ones are shorter in scientific notation */
+        out[0] = text.first;
+        store(out + 1, &text.rest, 16);
     } else {
-        memcpy(out, "0.000000", 8);
-        memcpy(out + 2 - point, text, DIGITS);
+        store(out, "0.000000", 8);
+        out[2 - point] = text.first;
+        store(out + 3 - point, &text.rest, 16);
     }
     return (size_t)fixed_length;
+}
+
+/* 0 < n < 10^8. 0: scientific notation may be shorter. */
+NUMBER_INLINE size_t put_small_integer(char *out, uint32_t n) {
+    uint64_t digits = split8(n);
+    if (__builtin_clzll(digits) >= 3 * 8) return 0; /* ends in 000 */
+    int zeros = __builtin_ctzll(digits) / 8;
+    digits = (digits | ASCII_ZEROS) >> 8 * zeros;
+    store(out, &digits, 8);
+    return (size_t)(8 - zeros);
 }
 
 /* ---- public ------------------------------------------------------------------------------------------------------- */
@@ -210,8 +230,8 @@ NUMBER_INLINE size_t put_decimal(char *out, struct decimal decimal) {
 NUMBER_INLINE bool fixed_six(double x, uint64_t *millionths) {
     if (!(x >= 0.01 && x < 1e9)) return false;
     double scaled = x * 1e6;
-    *millionths = (uint64_t)(scaled + 0.5);
-    double rounded = (double)*millionths;
+    *millionths = (uint64_t)(int64_t)(scaled + 0.5);
+    double rounded = (double)(int64_t)*millionths;
     /* A cheap, tight test first: a loose one lets random data through to the division and its mispredicted branch. */
     return fabs(scaled - rounded) <= scaled * 4.5e-16 && rounded / 1e6 == x;
 }
@@ -229,10 +249,12 @@ size_t number_write_f64(char *out, double value) {
     }
     double magnitude = number_double(bits);
     uint64_t n;
-    if (magnitude < 9007199254740992.0 && (double)(n = (uint64_t)magnitude) == magnitude)
-        return sign + put_decimal(out, (struct decimal){n, 0});
-    if (fixed_six(magnitude, &n)) return sign + put_decimal(out, (struct decimal){n, -6});
-    return sign + put_decimal(out, shortest_f64(bits & (UINT64_MAX >> 12), (int)(bits >> 52)));
+    if (magnitude < 9007199254740992.0 && (double)(int64_t)(n = (uint64_t)(int64_t)magnitude) == magnitude) {
+        size_t length = n < 100000000 ? put_small_integer(out, (uint32_t)n) : 0;
+        return sign + (length > 0 ? length : put_decimal(out, (struct decimal){n, 0}, DIGITS_F64));
+    }
+    if (fixed_six(magnitude, &n)) return sign + put_decimal(out, (struct decimal){n, -6}, DIGITS_F64);
+    return sign + put_decimal(out, shortest_f64(bits & (UINT64_MAX >> 12), (int)(bits >> 52)), DIGITS_F64);
 }
 
 size_t number_write_f32(char *out, float value) {
@@ -246,5 +268,11 @@ size_t number_write_f32(char *out, float value) {
         *out = '0';
         return sign + 1;
     }
-    return sign + put_decimal(out, shortest_f32(bits & (UINT32_MAX >> 9), (int)(bits >> 23)));
+    float magnitude = number_float(bits);
+    uint32_t n;
+    if (magnitude < 16777216.0f && (float)(n = (uint32_t)magnitude) == magnitude) {
+        size_t length = put_small_integer(out, n);
+        if (length > 0) return sign + length;
+    }
+    return sign + put_decimal(out, shortest_f32(bits & (UINT32_MAX >> 9), (int)(bits >> 23)), DIGITS_F32);
 }

@@ -200,48 +200,48 @@ static bool note_tie(struct tensor_text *text, struct walk *walk, struct number_
     return true;
 }
 
-/* Steps over a comma and one space to the next number of the row. False: something else comes, for the automaton. */
-NUMBER_INLINE bool next_in_row(struct tensor_text *text, struct walk *walk, const char **p) {
-    const char *q = *p;
-    if (*q == ',') {
-        q++;
-        if (q < walk->limit && *q == ' ') q++;
-        *p = q;
-        text->expect = EXPECT_VALUE;
-        return q < walk->limit && (class_at(q) & CLASS_FIRST) != 0;
-    }
-    text->expect = EXPECT_SEPARATOR;
-    return false;
-}
-
-/* Reads numbers from walk->p (at the first byte of one) as long as the row goes on plainly. One copy per element type. */
+/* Reads numbers from walk->p (at the first byte of one) as long as the row goes on plainly: a comma, perhaps one space, the
+ * next number. One copy per element type. */
 NUMBER_INLINE bool row_of_reals(struct tensor_text *text, struct walk *walk, enum tensor_text_reals reals) {
     struct number_parts parts;
-    double *f64 = (double *)(void *)text->data->data + text->count;
-    float *f32 = (float *)(void *)text->data->data + text->count;
-    const char *p = walk->p, *end = walk->end;
-    do {
+    double *const data64 = (double *)(void *)text->data->data;
+    float *const data32 = (float *)(void *)text->data->data;
+    const char *p = walk->p, *const limit = walk->limit, *const end = walk->end;
+    size_t count = text->count;
+    for (;;) {
         double wide = 0;
         float narrow = 0;
-        const char *q = number_scan(p, end, &parts);
+        const char *after = number_scan(p, end, &parts);
         enum number_status status = NUMBER_SYNTAX;
-        if (q != NULL)
+        if (after != NULL)
             status = reals == TENSOR_TEXT_F32 ? number_finish_f32(&parts, &narrow) : number_finish_f64(&parts, &wide);
-        if (__builtin_expect(status != NUMBER_OK || q - p > TENSOR_TEXT_NUMBER_MAX, 0)) {
+        if (__builtin_expect(status != NUMBER_OK || after - p > TENSOR_TEXT_NUMBER_MAX, 0)) {
+            text->count = count;
             walk->p = p;
             return fail_number(text, walk, status);
         }
         if (reals == TENSOR_TEXT_F64_TIES && __builtin_expect(number_beside_f32(wide), 0)) {
+            text->count = count;
             walk->p = p;
             if (!note_tie(text, walk, parts, wide)) return false;
         }
         if (reals == TENSOR_TEXT_F32)
-            *f32++ = narrow;
+            data32[count++] = narrow;
         else
-            *f64++ = wide;
-        text->count++;
-        p = q;
-    } while (next_in_row(text, walk, &p));
+            data64[count++] = wide;
+        p = after;
+        if (*p != ',') {
+            text->expect = EXPECT_SEPARATOR;
+            break;
+        }
+        p++;
+        if (p < limit && *p == ' ') p++;
+        if (p >= limit || (class_at(p) & CLASS_FIRST) == 0) {
+            text->expect = EXPECT_VALUE;
+            break;
+        }
+    }
+    text->count = count;
     walk->p = p;
     return true;
 }
