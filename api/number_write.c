@@ -74,7 +74,7 @@ NUMBER_INLINE uint64_t round_to_odd_64(uint64_t g, uint64_t c) {
     return (uint64_t)(product >> 64) | ((uint32_t)(product >> 32) > 1);
 }
 
-static struct decimal shortest_f64(uint64_t fraction, int field) {
+NUMBER_INLINE struct decimal shortest_f64(uint64_t fraction, int field) {
     struct interval v = rounding_interval(fraction, field, &number_f64);
     int h = v.q + log2_of_power_of_10(-v.k) + 1;
     const uint64_t *power = number_powers[-v.k - NUMBER_POWER_FIRST];
@@ -83,7 +83,7 @@ static struct decimal shortest_f64(uint64_t fraction, int field) {
                 round_to_odd_128(high, low, v.above << h), v.even, v.k);
 }
 
-static struct decimal shortest_f32(uint32_t fraction, int field) {
+NUMBER_INLINE struct decimal shortest_f32(uint32_t fraction, int field) {
     struct interval v = rounding_interval(fraction, field, &number_f32);
     int h = v.q + log2_of_power_of_10(-v.k) + 1;
     uint64_t g = number_powers[-v.k - NUMBER_POWER_FIRST][0] + 1;
@@ -179,10 +179,9 @@ static int scientific_length(int n, int exponent) {
     return n + (n > 1) + 1 + (exponent < 0) + 1 + (magnitude >= 10) + (magnitude >= 100);
 }
 
-/* digits > 0, at most `width` of them. Whole registers are stored and never read back; what is too much is overwritten or
+/* digits > 0, `count` of them, at most `width`. Whole registers are stored and never read back; what is too much is overwritten or
  * lies in the NUMBER_ROOM. */
-NUMBER_INLINE size_t put_decimal(char *out, struct decimal decimal, int width) {
-    int count = digit_count(decimal.digits);
+NUMBER_INLINE size_t put_decimal(char *out, struct decimal decimal, int count, int width) {
     struct spelled text = spell(decimal.digits, count, width);
     int n = text.length;
     int point = count + decimal.exponent; /* digits before the point, if it stands inside */
@@ -195,7 +194,9 @@ NUMBER_INLINE size_t put_decimal(char *out, struct decimal decimal, int width) {
         return (size_t)n + 1;
     }
     int fixed_length = point > 0 ? point : 2 - point + n;
-    if (__builtin_expect(fixed_length > scientific_length(n, point - 1), 0)) {
+    /* Two zeros before or behind the digits are never longer than an exponent. */
+    bool far = point < -1 || point > n + 2;
+    if (__builtin_expect(far && fixed_length > scientific_length(n, point - 1), 0)) {
         out[0] = text.first;
         out[1] = '.';
         store(out + 2, &text.rest, 16);
@@ -251,10 +252,14 @@ size_t number_write_f64(char *out, double value) {
     uint64_t n;
     if (magnitude < 9007199254740992.0 && (double)(int64_t)(n = (uint64_t)(int64_t)magnitude) == magnitude) {
         size_t length = n < 100000000 ? put_small_integer(out, (uint32_t)n) : 0;
-        return sign + (length > 0 ? length : put_decimal(out, (struct decimal){n, 0}, DIGITS_F64));
+        return sign + (length > 0 ? length : put_decimal(out, (struct decimal){n, 0}, digit_count(n), DIGITS_F64));
     }
-    if (fixed_six(magnitude, &n)) return sign + put_decimal(out, (struct decimal){n, -6}, DIGITS_F64);
-    return sign + put_decimal(out, shortest_f64(bits & (UINT64_MAX >> 12), (int)(bits >> 52)), DIGITS_F64);
+    if (fixed_six(magnitude, &n)) return sign + put_decimal(out, (struct decimal){n, -6}, digit_count(n), DIGITS_F64);
+    int field = (int)(bits >> 52);
+    struct decimal shortest = shortest_f64(bits & (UINT64_MAX >> 12), field);
+    /* The digits of a normal value are at least 2^52 and less than 20 * 2^52: 16 or 17. */
+    int count = field > 0 ? 16 + (shortest.digits >= 10000000000000000) : digit_count(shortest.digits);
+    return sign + put_decimal(out, shortest, count, DIGITS_F64);
 }
 
 size_t number_write_f32(char *out, float value) {
@@ -274,5 +279,9 @@ size_t number_write_f32(char *out, float value) {
         size_t length = put_small_integer(out, n);
         if (length > 0) return sign + length;
     }
-    return sign + put_decimal(out, shortest_f32(bits & (UINT32_MAX >> 9), (int)(bits >> 23)), DIGITS_F32);
+    int field = (int)(bits >> 23);
+    struct decimal shortest = shortest_f32(bits & (UINT32_MAX >> 9), field);
+    /* at least 2^23, less than 20 * 2^23: 7 to 9 */
+    int count = field > 0 ? 7 + (shortest.digits >= 10000000) + (shortest.digits >= 100000000) : digit_count(shortest.digits);
+    return sign + put_decimal(out, shortest, count, DIGITS_F32);
 }
