@@ -5,7 +5,8 @@
  *
  * Model. Text becomes +-w * 10^q with a 64-bit w, eight digits at a time: load 8 bytes, find the first that is no digit by a
  * mask and a count of trailing zeros, shift the digits up, combine them in three multiplications. There is no loop over
- * digits and so no misprediction on their number. Then w * 10^q is rounded once:
+ * digits and so no misprediction on their number. Where a fraction has sixteen digits they are taken at once, in a vector.
+ * Then w * 10^q is rounded once:
  *   - by one exact multiplication or division where both are exact in the target type
  *     (W. D. Clinger, "How to read floating point numbers accurately", 1990);
  *   - else by the product with a 128-bit power of ten (D. Lemire, "Number parsing at a gigabyte per second", 2021; that it
@@ -70,7 +71,7 @@ int number_compare(const struct number_parts *parts, double magnitude);
 /* Eight bytes, the first one lowest; zeros behind the end. */
 NUMBER_INLINE uint64_t number_load(const char *p, const char *end) {
     uint64_t bytes = 0;
-    if (__builtin_expect(end - p >= 8, 1)) {
+    if (__builtin_expect((uintptr_t)p <= (uintptr_t)end - 8, 1)) {
         memcpy(&bytes, p, 8);
     } else {
         for (int i = 0; p + i < end; i++) bytes |= (uint64_t)(unsigned char)p[i] << (8 * i);
@@ -84,6 +85,28 @@ NUMBER_INLINE uint64_t number_join(uint64_t digits) {
     digits = (digits * (10 << 8 | 1) >> 8) & 0x00FF00FF00FF00FF;
     digits = (digits * (100 << 16 | 1) >> 16) & 0x0000FFFF0000FFFF;
     return digits * (10000ull << 32 | 1) >> 32;
+}
+
+typedef uint8_t number_bytes __attribute__((vector_size(16)));
+typedef uint16_t number_words __attribute__((vector_size(16)));
+typedef uint32_t number_longs __attribute__((vector_size(16)));
+typedef uint64_t number_quads __attribute__((vector_size(16)));
+
+/* Appends the 16 bytes at p to *w if all are digits: what most full float64 have behind the point. */
+NUMBER_INLINE bool number_scan_16(const char *p, const char *end, uint64_t *w) {
+    if (__builtin_expect((uintptr_t)p > (uintptr_t)end - 16, 0)) return false;
+    number_bytes bytes;
+    memcpy(&bytes, p, 16);
+    bytes -= '0';
+    number_quads others = (number_quads)(bytes > 9);
+    if ((others[0] | others[1]) != 0) return false;
+    number_words pairs = (number_words)bytes;
+    pairs = (pairs & 0xFF) * 10 + (pairs >> 8);
+    number_longs fours = (number_longs)(pairs * (number_words){100, 1, 100, 1, 100, 1, 100, 1});
+    number_quads eights = (number_quads)((fours & 0xFFFF) + (fours >> 16));
+    uint64_t high = eights[0] * (10000ull << 32 | 1) >> 32, low = eights[1] * (10000ull << 32 | 1) >> 32;
+    *w = *w * 10000000000000000 + high * 100000000 + low;
+    return true;
 }
 
 /* Appends the digits at p to *w. */
@@ -112,10 +135,12 @@ NUMBER_INLINE const char *number_scan(const char *p, const char *end, struct num
     parts->q = 0;
     /* One digit and a point: most of what there is. The branch lets the processor run ahead with the fraction. */
     uint64_t first = (uint64_t)(unsigned char)*p - '0';
+    size_t ahead = 0;
     if (first <= 9 && p[1] == '.') {
         parts->w = first;
         p++;
         parts->digits = first != 0;
+        ahead = number_scan_16(p + 1, end, &parts->w) ? 16 : 0;
     } else {
         p = number_scan_digits(p, end, &parts->w);
         parts->digits = (size_t)(p - parts->first);
@@ -124,7 +149,7 @@ NUMBER_INLINE const char *number_scan(const char *p, const char *end, struct num
     }
     if (*p == '.') {
         const char *fraction = p + 1;
-        p = number_scan_digits(fraction, end, &parts->w);
+        p = number_scan_digits(fraction + ahead, end, &parts->w);
         if (p == fraction) return NULL;
         parts->q = fraction - p;
         parts->digits += (size_t)(p - fraction);
@@ -178,6 +203,12 @@ NUMBER_INLINE double number_double(uint64_t bits) {
     return value;
 }
 
+NUMBER_INLINE uint64_t number_bits(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 NUMBER_INLINE float number_float(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
@@ -193,7 +224,7 @@ NUMBER_INLINE enum number_status number_finish_f64(const struct number_parts *pa
             magnitude /= number_exact_f64[-parts->q];
         else
             magnitude *= number_exact_f64[parts->q];
-        *value = parts->negative ? -magnitude : magnitude;
+        *value = number_double(number_bits(magnitude) | (uint64_t)parts->negative << 63); /* no branch on the sign */
         return NUMBER_OK;
     }
     uint64_t bits = __builtin_expect(parts->digits <= 19, 1) ? number_round(parts->w, parts->q, &number_f64)
@@ -211,7 +242,9 @@ NUMBER_INLINE enum number_status number_finish_f32(const struct number_parts *pa
             magnitude /= number_exact_f32[-parts->q];
         else
             magnitude *= number_exact_f32[parts->q];
-        *value = parts->negative ? -magnitude : magnitude;
+        uint32_t positive;
+        memcpy(&positive, &magnitude, sizeof positive);
+        *value = number_float(positive | (uint32_t)parts->negative << 31);
         return NUMBER_OK;
     }
     uint32_t bits = (uint32_t)(__builtin_expect(parts->digits <= 19, 1) ? number_round(parts->w, parts->q, &number_f32)
@@ -222,8 +255,7 @@ NUMBER_INLINE enum number_status number_finish_f32(const struct number_parts *pa
 
 /* True if value may lie exactly halfway between two float32 (it is an odd multiple of half a unit in their last place). */
 NUMBER_INLINE bool number_beside_f32(double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    uint64_t bits = number_bits(value);
     unsigned exponent = (unsigned)(bits >> 52) & 2047;
     /* 897 is the exponent field of the smallest normal float32, 2^-126; 873 of 2^-150, half the smallest subnormal one */
     return (bits & 0x1FFFFFFF) == 0x10000000 || exponent - 873 < 897 - 873;

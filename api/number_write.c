@@ -282,6 +282,7 @@ size_t number_write_f32(char *out, float value) {
     int field = (int)(bits >> 23);
     struct decimal shortest = shortest_f32(bits & (UINT32_MAX >> 9), field);
     /* at least 2^23, less than 20 * 2^23: 7 to 9 */
-    int count = field > 0 ? 7 + (shortest.digits >= 10000000) + (shortest.digits >= 100000000) : digit_count(shortest.digits);
+    int count =
+        field > 0 ? 7 + (shortest.digits >= 10000000) + (shortest.digits >= 100000000) : digit_count(shortest.digits);
     return sign + put_decimal(out, shortest, count, DIGITS_F32);
 }

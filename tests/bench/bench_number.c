@@ -2,7 +2,7 @@
  *
  * tests/bench/bench_number.c - numbers in JSON: our tensor reader and writer against std::from_chars and std::to_chars.
  *
- * Model. For each kind of data the contenders run in turn, many rounds, CPU time of the thread; a row is the median of each
+ * Model. For each kind of data the contenders run in turn, many short rounds, CPU time of the thread; a row is the median of each
  * and the median of the rounds' ratios. Ours is all of the product's path: chunks of 32 KiB, grammar, shape, ties for a later
  * float32, growing memory (reading); blocks of 32 KiB (writing). The yardstick has the whole text in memory and checks
  * nothing. Exit status 1 if a target is missed (BENCH_STRICT=1) or a result differs (always).
