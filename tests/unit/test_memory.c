@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tests/unit/test_memory.c - the budget, the arena and growing blocks: what is charged, what is refused, what is kept.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../api/memory.h"
+
+#define KIB (size_t)1024
+#define MIB (KIB * KIB)
+
+static size_t used(struct mem_budget *budget) { return atomic_load(&budget->used); }
+
+static void a_charge_past_the_limit_changes_nothing(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 100};
+    assert_true(mem_charge(&budget, 60));
+    assert_false(mem_charge(&budget, 41));
+    assert_false(mem_charge(&budget, SIZE_MAX));
+    assert_int_equal(used(&budget), 60);
+    assert_true(mem_charge(&budget, 40));
+    assert_true(mem_charge(&budget, 0));
+    mem_uncharge(&budget, 100);
+    assert_int_equal(used(&budget), 0);
+    assert_int_equal(atomic_load(&budget.peak), 100);
+}
+
+static void *charge_often(void *arg) {
+    struct mem_budget *budget = arg;
+    for (int i = 0; i < 20000; i++)
+        if (mem_charge(budget, 7)) mem_uncharge(budget, 7);
+    return NULL;
+}
+
+static void threads_never_charge_past_the_limit_and_leave_nothing(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 20};
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, charge_often, &budget), 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    assert_int_equal(used(&budget), 0);
+    assert_true(atomic_load(&budget.peak) <= 20);
+}
+
+static void blocks_are_aligned_writable_and_apart(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB};
+    struct mem_arena *arena = mem_arena_new(&budget);
+    enum { N = 60 };
+    unsigned char *block[N];
+    size_t size[N];
+    for (size_t i = 0; i < N; i++) {
+        size[i] = i == 50 ? 3 * MIB : i == 51 ? 100 * KIB : i * i * 7;
+        block[i] = mem_alloc(arena, size[i], NULL);
+        assert_non_null(block[i]);
+        assert_int_equal((uintptr_t)block[i] % 64, 0);
+        memset(block[i], (int)i, size[i]);
+    }
+    for (size_t i = 0; i < N; i++)
+        for (size_t k = 0; k < size[i]; k++)
+            if (block[i][k] != i) fail_msg("block %zu was overwritten at %zu", i, k);
+    assert_int_equal(used(&budget), mem_arena_used(arena));
+    assert_true(used(&budget) >= 3 * MIB + 100 * KIB);
+    assert_string_equal(mem_strndup(arena, "hello, world", 5), "hello");
+    mem_arena_free(arena);
+    mem_arena_free(NULL);
+    assert_int_equal(used(&budget), 0);
+}
+
+static void what_could_never_fit_is_told_from_what_does_not_fit_now(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 4 * MIB};
+    struct mem_arena *a = mem_arena_new(&budget), *b = mem_arena_new(&budget);
+    enum mem_status why;
+    assert_non_null(mem_alloc(a, 2 * MIB, NULL));
+    assert_int_equal(mem_would(b, MIB), MEM_OK);
+    assert_int_equal(mem_would(b, 3 * MIB), MEM_BUSY);
+    assert_int_equal(mem_would(b, 5 * MIB), MEM_TOO_LARGE);
+    assert_int_equal(mem_would(a, 3 * MIB), MEM_TOO_LARGE); /* with the 2 MiB it has */
+    assert_null(mem_alloc(b, 3 * MIB, &why));
+    assert_int_equal(why, MEM_BUSY);
+    assert_null(mem_alloc(b, 5 * MIB, &why));
+    assert_int_equal(why, MEM_TOO_LARGE);
+    assert_null(mem_alloc(b, SIZE_MAX, &why));
+    assert_int_equal(why, MEM_TOO_LARGE);
+    mem_arena_free(a);
+    assert_non_null(mem_alloc(b, 3 * MIB, &why));
+    mem_arena_free(b);
+    assert_int_equal(used(&budget), 0);
+}
+
+static void an_arena_that_the_budget_refuses_is_null(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = KIB};
+    assert_null(mem_arena_new(&budget));
+    assert_int_equal(used(&budget), 0);
+}
+
+/* Appends n bytes of a pattern in steps and compares them. */
+static void grow_to(struct mem_grow *grow, size_t n, size_t step) {
+    for (size_t at = grow->size; at < n; at += step) {
+        size_t next = at + step < n ? at + step : n;
+        assert_int_equal(mem_grow_reserve(grow, next), MEM_OK);
+        assert_true(grow->capacity >= next);
+        for (size_t i = at; i < next; i++) grow->data[i] = (char)(i * 31 >> 3);
+        grow->size = next;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (grow->data[i] != (char)(i * 31 >> 3)) fail_msg("byte %zu was lost", i);
+}
+
+static void a_growing_block_keeps_its_bytes_and_its_alignment(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB};
+    struct mem_arena *arena = mem_arena_new(&budget);
+    struct mem_grow a, b, c;
+    assert_true(mem_grow_init(&a, arena) && mem_grow_init(&b, arena) && mem_grow_init(&c, arena));
+    grow_to(&a, 3000, 100);
+    grow_to(&b, 40 * KIB, 999); /* between: a cannot be extended in place any more */
+    grow_to(&a, 200 * KIB, 1234);
+    grow_to(&c, 5 * MIB, 60000);
+    assert_int_equal((uintptr_t)a.data % 64, 0);
+    assert_int_equal((uintptr_t)c.data % 64, 0);
+    grow_to(&b, 40 * KIB, 1);
+    grow_to(&a, 3 * MIB, 7777);
+    mem_arena_free(arena);
+    assert_int_equal(used(&budget), 0);
+}
+
+static void growing_is_charged_as_it_is_touched_and_trimming_gives_back(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB};
+    struct mem_arena *arena = mem_arena_new(&budget);
+    struct mem_grow grow;
+    mem_grow_init(&grow, arena);
+    size_t before = mem_arena_used(arena);
+    grow_to(&grow, 10 * MIB + 5, 16 * KIB);
+    size_t held = mem_arena_used(arena) - before;
+    assert_true(held >= 10 * MIB + 5 && held <= 10 * MIB + 512 * KIB);
+    mem_grow_trim(&grow);
+    held = mem_arena_used(arena) - before;
+    assert_true(held >= 10 * MIB + 5 && held <= 10 * MIB + 8 * KIB);
+    grow_to(&grow, 10 * MIB + 5, 1); /* still there */
+    grow_to(&grow, 11 * MIB, 4096);  /* and may go on */
+    mem_grow_free(&grow);
+    assert_int_equal(mem_arena_used(arena), before);
+    assert_null(grow.data);
+    grow_to(&grow, 100, 10);
+    mem_arena_free(arena);
+    assert_int_equal(used(&budget), 0);
+}
+
+static void a_growth_that_is_refused_leaves_the_block_as_it_was(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 2 * MIB};
+    struct mem_arena *arena = mem_arena_new(&budget);
+    struct mem_grow grow;
+    mem_grow_init(&grow, arena);
+    grow_to(&grow, MIB, 16 * KIB);
+    size_t held = mem_arena_used(arena), capacity = grow.capacity;
+    assert_int_equal(mem_grow_reserve(&grow, 3 * MIB), MEM_TOO_LARGE);
+    assert_int_equal(mem_grow_reserve(&grow, SIZE_MAX), MEM_TOO_LARGE);
+    assert_int_equal(mem_arena_used(arena), held);
+    assert_int_equal(grow.capacity, capacity);
+    grow_to(&grow, MIB, 1);
+    /* to the last page of the budget, although a whole step would not fit */
+    size_t left = (budget.limit - held) / 4096 * 4096;
+    assert_int_equal(mem_grow_reserve(&grow, capacity + left), MEM_OK);
+    assert_true(used(&budget) <= budget.limit);
+    mem_arena_free(arena);
+    assert_int_equal(used(&budget), 0);
+}
+
+static size_t calls, refuse_at;
+static bool refuse(void *arg) {
+    (void)arg;
+    return ++calls == refuse_at;
+}
+
+static void the_test_hook_refuses_one_allocation(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB, .refuse = refuse};
+    enum mem_status why;
+    calls = 0, refuse_at = 1;
+    assert_null(mem_arena_new(&budget));
+    struct mem_arena *arena = mem_arena_new(&budget);
+    assert_non_null(arena);
+    calls = 0;
+    assert_null(mem_alloc(arena, 10, &why));
+    assert_int_equal(why, MEM_FAILED);
+    assert_non_null(mem_alloc(arena, 10, &why));
+    struct mem_grow grow;
+    mem_grow_init(&grow, arena);
+    calls = 0;
+    assert_int_equal(mem_grow_reserve(&grow, 10), MEM_FAILED);
+    assert_int_equal(mem_grow_reserve(&grow, 10), MEM_OK);
+    mem_arena_free(arena);
+    assert_int_equal(used(&budget), 0);
+}
+
+static void products_and_sums_that_overflow_are_seen(void **state) {
+    (void)state;
+    size_t out = 42;
+    assert_false(mem_mul(SIZE_MAX / 2, 3, &out));
+    assert_false(mem_mul((size_t)1 << 32, (size_t)1 << 32, &out));
+    assert_false(mem_add(SIZE_MAX, 1, &out));
+    assert_true(mem_mul((size_t)1 << 31, (size_t)1 << 32, &out));
+    assert_int_equal(out, (size_t)1 << 63);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_charge_past_the_limit_changes_nothing),
+        cmocka_unit_test(threads_never_charge_past_the_limit_and_leave_nothing),
+        cmocka_unit_test(blocks_are_aligned_writable_and_apart),
+        cmocka_unit_test(what_could_never_fit_is_told_from_what_does_not_fit_now),
+        cmocka_unit_test(an_arena_that_the_budget_refuses_is_null),
+        cmocka_unit_test(a_growing_block_keeps_its_bytes_and_its_alignment),
+        cmocka_unit_test(growing_is_charged_as_it_is_touched_and_trimming_gives_back),
+        cmocka_unit_test(a_growth_that_is_refused_leaves_the_block_as_it_was),
+        cmocka_unit_test(the_test_hook_refuses_one_allocation),
+        cmocka_unit_test(products_and_sums_that_overflow_are_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
