@@ -53,7 +53,7 @@ struct document {
     int member;            /* inside a tensor's object: which member, and which were seen */
     unsigned members;
     enum tensor_type member_type;
-    size_t flat; /* numbers in data, bytes in base64 */
+    size_t flat;           /* numbers in data, bytes in base64 */
     uint64_t tensor_start; /* offset of its '[' */
     uint64_t carry_start;  /* offset of the token that the tensor reader carried into this piece */
     struct tensor_text text, shape;

@@ -625,7 +625,8 @@ static void empty_dimensions_are_legal(void **state) {
     expect_text("{\"num_heads\":1," NO_W ",\"Q\":{\"shape\":[0,2],\"data\":[]},\"return\":[\"output\",\"attention\"]}",
                 "{\"output\":[],\"attention\":[[]]}\n");
     expect_text("{\"num_heads\":1," NO_W ",\"Q\":{\"shape\":[0,3,2],\"data\":[]}}", "{\"output\":[]}\n");
-    expect_text("{\"num_heads\":1," NO_W ",\"Q\":[[1]],\"past_K\":{\"shape\":[1,0,1],\"data\":[]},\"past_V\":{\"shape\":[1,0,1],\"data\":[]}}",
+    expect_text("{\"num_heads\":1," NO_W
+                ",\"Q\":[[1]],\"past_K\":{\"shape\":[1,0,1],\"data\":[]},\"past_V\":{\"shape\":[1,0,1],\"data\":[]}}",
                 "{\"output\":[[1]]}\n");
 }
 
