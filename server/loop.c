@@ -37,6 +37,11 @@ static void mhd_says(void *context, const char *format, va_list arguments) {
     log_message(&service->log, LOG_DEBUG, "libmicrohttpd", "%s", message);
 }
 
+/* MHD_USE_NO_THREAD_SAFETY, which 0.9.77 brought: all calls come from this thread, so MHD_add_connection need not queue. conns.c
+ * depends on that: the connection has started when the call returns. Older versions do so anyway and ignore the bit; it is set
+ * by value because a binary built with them may meet a later library, which has the same soname. */
+#define MHD_FROM_ONE_THREAD (1u << 19)
+
 /* libmicrohttpd's variable arguments, with their exact types, in one place. */
 static struct MHD_Daemon *start_daemon(struct service *service, bool secure) {
     struct MHD_OptionItem options[8];
@@ -49,7 +54,8 @@ static struct MHD_Daemon *start_daemon(struct service *service, bool secure) {
     options[n++] = (struct MHD_OptionItem){MHD_OPTION_CLIENT_DISCIPLINE_LVL, 1, NULL};
 #endif
     options[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
-    unsigned flags = MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    unsigned flags = MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
+                     MHD_FROM_ONE_THREAD;
     return MHD_start_daemon(flags | (secure ? MHD_USE_TLS : 0), 0, NULL, NULL, handler_access, service, //
                             MHD_OPTION_EXTERNAL_LOGGER, mhd_says, (void *)service,                      //
                             MHD_OPTION_URI_LOG_CALLBACK, handler_line, (void *)service,                 //

@@ -7,6 +7,8 @@
 
 #include "raw.h"
 
+#include <microhttpd.h>
+
 static struct service service;
 
 static int start_server(void **state) {
@@ -51,6 +53,8 @@ struct shape {
     int status; /* of the one answer; 0: none, just the end */
 };
 
+/* libmicrohttpd 1.0 checks transfer codings before it asks us, and takes no chunk extension. */
+#define MHD_REFUSES_ITSELF (MHD_VERSION >= 0x00097701)
 #define HOST "Host: x\r\n"
 #define NEXT "GET /healthz HTTP/1.1\r\n" HOST "\r\n" /* what a smuggler wants served */
 
@@ -59,9 +63,9 @@ static const struct shape shapes[] = {
      400},
     {"two different Content-Lengths", JSON_POST "Content-Length: 3\r\nContent-Length: 5\r\n\r\n12345" NEXT, 400},
     {"two equal Content-Lengths", JSON_POST "Content-Length: 3\r\nContent-Length: 3\r\n\r\n123" NEXT, 400},
-    {"gzip, chunked", JSON_POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
+    {"gzip, chunked", JSON_POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", MHD_REFUSES_ITSELF ? 400 : 501},
     {"identity", JSON_POST "Transfer-Encoding: identity\r\n\r\nabc", 501},
-    {"xchunked", JSON_POST "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501},
+    {"xchunked", JSON_POST "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", MHD_REFUSES_ITSELF ? 400 : 501},
     {"chunked twice", JSON_POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" NEXT, 400},
     {"chunked in HTTP/1.0", "POST /v1/mha HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
     {"no Host", "GET /healthz HTTP/1.1\r\n\r\n", 400},
@@ -117,8 +121,9 @@ static void proper_requests_of_odd_form_are_served(void **state) {
         {"HTTP/1.0 without Host", "GET /healthz HTTP/1.0\r\n\r\n", 200},
         {"empty header value", "GET /healthz HTTP/1.1\r\n" HOST "X-Empty:\r\nX-Also: \r\n\r\n", 200},
         {"many spaces before a value", "GET /healthz HTTP/1.1\r\n" HOST "X-A: \t  b\r\n\r\n", 200},
-        {"chunk extension and trailer",
-         JSON_POST "Transfer-Encoding: chunked\r\n\r\n45;x=y\r\n" SMALL_BODY "\r\n0\r\nX-T: 1\r\n\r\n", 200},
+        {"chunk extension", JSON_POST "Transfer-Encoding: chunked\r\n\r\n45;x=y\r\n" SMALL_BODY "\r\n0\r\n\r\n",
+         MHD_REFUSES_ITSELF ? 400 : 200},
+        {"trailer", JSON_POST "Transfer-Encoding: chunked\r\n\r\n45\r\n" SMALL_BODY "\r\n0\r\nX-T: 1\r\n\r\n", 200},
         {"CHUNKED in capitals", JSON_POST "Transfer-Encoding: CHUNKED\r\n\r\n45\r\n" SMALL_BODY "\r\n0\r\n\r\n", 200},
         {"POST without a length", "POST /v1/mha HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n\r\n", 411},
         {"unknown expectation", JSON_POST "Expect: rain\r\nContent-Length: 2\r\n\r\n{}", 417},
