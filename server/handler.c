@@ -65,7 +65,7 @@ static void take_id(struct request *request) {
     if (given && id_is_clean(given))
         text_add(&out, given);
     else
-        text_format(&out, "%016" PRIx64, next_id());
+        text_hex(&out, next_id());
 }
 
 /* W3C Trace Context: 00-<32 hex>-<16 hex>-<2 hex>, neither id all zero. Anything else is ignored, as the standard says. */
@@ -213,12 +213,11 @@ static size_t discard_bound(const struct request *request) {
 void *handler_line(void *context, const char *uri, struct MHD_Connection *mhd) {
     struct service *service = context;
     struct conn *conn = conns_of(mhd);
-    struct request *request = conn ? calloc(1, sizeof *request) : NULL;
+    struct request *request = conn ? shelf_take(service) : NULL;
     if (!request) return NULL;
     request->nul_in_path = strstr(uri, "%00") != NULL;
     request->conn = conn;
     request->begun = clock_now();
-    request->problem.position = -1;
     conn->request = request;
     service->metrics.in_flight++;
     conn_arm(conn, request->begun + service->config->header_timeout);
@@ -352,22 +351,24 @@ static enum MHD_Result take_call_end(struct request *request) {
     return admission_inline(api_call_flops(request->call)) ? compute_here(request) : compute_on_pool(request);
 }
 
-static enum MHD_Result take_end(struct request *request) {
-    const struct route *route = request->match.route;
+static enum MHD_Result answer_at_once(struct request *request, const struct route *route) {
     struct service *service = request->conn->service;
     struct api_answer answer = {.status = 200, .problem.position = -1};
-    request->read_at = clock_now();
-    if (request->phase == PHASE_DISCARD) return answer_problem(request);
-    if (!route) return answer_options(request);
-    if (route->kind == ROUTE_CALL) {
-        metrics_phase(&service->metrics, METRICS_READ, request->read_at - request->head_at);
-        return take_call_end(request);
-    }
     if (route->kind == ROUTE_API)
         route->api(&service->env, request->match.name, request->out, &answer);
     else
         route->server(service, &answer);
     return answer_whole(request, &answer);
+}
+
+static enum MHD_Result take_end(struct request *request) {
+    const struct route *route = request->match.route;
+    request->read_at = clock_now();
+    if (request->phase == PHASE_DISCARD) return answer_problem(request);
+    if (!route) return answer_options(request);
+    if (route->kind != ROUTE_CALL) return answer_at_once(request, route);
+    metrics_phase(&request->conn->service->metrics, METRICS_READ, request->read_at - request->head_at);
+    return take_call_end(request);
 }
 
 enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const char *url, const char *method,
@@ -509,7 +510,7 @@ void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, e
     drop_call(request);
     if (request->stash) mem_uncharge(&service->budget, SCRATCH_BYTES);
     free(request->stash);
-    free(request);
+    shelf_give(service, request);
     *slot = NULL;
     conn->request = NULL;
     if (!conn->closing) conn_arm(conn, now + service->config->idle_timeout);

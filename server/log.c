@@ -35,41 +35,65 @@ void log_close(struct log *log) {
     log->format = LOG_OFF;
 }
 
+/* "2026-11-30T00:55:30.123456Z"; the part up to the second is made once a second. */
+static void write_time(struct log *log, uint64_t unix_ns) {
+    int64_t second = (int64_t)(unix_ns / NS_PER_SECOND);
+    if (second != log->second) {
+        struct text out = text_in(log->second_text, sizeof log->second_text);
+        text_second(&out, second);
+        log->second = second;
+    }
+    text_add(&log->buffer, log->second_text);
+    text_add(&log->buffer, ".");
+    text_padded(&log->buffer, unix_ns / 1000 % 1000000, 6);
+    text_add(&log->buffer, "Z");
+}
+
 bool log_begin(struct log *log, enum log_level level, const char *event) {
     if (log->format == LOG_OFF || level < log->level) return false;
     if (log->buffer.capacity - log->buffer.size < LINE_MAX_ROOM) log_flush(log);
     log->line_start = log->buffer.size;
     log->line_open = true;
     log->buffer.cut = false;
-    if (log->format == LOG_JSON) {
-        text_add(&log->buffer, "{\"time\":\"");
-        text_time(&log->buffer, clock_wall());
-        text_format(&log->buffer, "\",\"level\":\"%s\",\"event\":\"%s\"", level_names[level], event);
-    } else {
-        text_time(&log->buffer, clock_wall());
-        text_format(&log->buffer, " %s %s", level_names[level], event);
-    }
+    bool json = log->format == LOG_JSON;
+    if (json) text_add(&log->buffer, "{\"time\":\"");
+    write_time(log, clock_wall());
+    text_add(&log->buffer, json ? "\",\"level\":\"" : " ");
+    text_add(&log->buffer, level_names[level]);
+    text_add(&log->buffer, json ? "\",\"event\":\"" : " ");
+    text_add(&log->buffer, event);
+    if (json) text_add(&log->buffer, "\"");
     return true;
 }
 
 static void field(struct log *log, const char *name) {
-    text_format(&log->buffer, log->format == LOG_JSON ? ",\"%s\":" : " %s=", name);
+    bool json = log->format == LOG_JSON;
+    text_add(&log->buffer, json ? ",\"" : " ");
+    text_add(&log->buffer, name);
+    text_add(&log->buffer, json ? "\":" : "=");
 }
 
 void log_string(struct log *log, const char *name, const char *value) {
     if (!value[0]) return;
     field(log, name);
-    bool plain = log->format == LOG_TEXT;
-    for (const char *s = value; plain && *s; s++) plain = *s > 0x20 && *s < 0x7F && *s != '"';
-    if (plain)
-        text_add(&log->buffer, value);
-    else
+    bool plain = true, spaces = false;
+    for (const char *s = value; plain && *s; s++) {
+        plain = *s >= 0x20 && *s < 0x7F && *s != '"' && *s != '\\';
+        spaces = spaces || *s == ' ';
+    }
+    bool quotes = log->format == LOG_JSON || spaces;
+    if (!plain) {
         text_json(&log->buffer, value);
+        return;
+    }
+    if (quotes) text_add(&log->buffer, "\"");
+    text_add(&log->buffer, value);
+    if (quotes) text_add(&log->buffer, "\"");
 }
 
 void log_count(struct log *log, const char *name, uint64_t value) {
     field(log, name);
-    text_format(&log->buffer, "%llu", (unsigned long long)value);
+    text_decimal(&log->buffer, value);
 }
 
 void log_ms(struct log *log, const char *name, uint64_t ns) {

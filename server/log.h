@@ -19,6 +19,8 @@ struct log {
     enum log_level level;
     int fd;
     uint64_t dropped; /* lines */
+    int64_t second;   /* that second_text stands for */
+    char second_text[24];
     struct text buffer;
     bool line_open; /* between log_begin and log_end */
     size_t line_start;

@@ -18,6 +18,7 @@
 #include "healthcheck.h"
 #include "layers.h"
 #include "loop.h"
+#include "request.h"
 #include "sandbox.h"
 #include "service.h"
 #include "text.h"
@@ -109,6 +110,7 @@ static void tear_down(struct service *service) {
     tokens_free(&service->tokens);
     tls_free(&service->tls);
     layers_close(service);
+    shelf_clear(service);
     free(service->scratch);
 }
 

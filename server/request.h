@@ -70,9 +70,8 @@ struct request {
     uint64_t limit_ns; /* how long it may take, header to answer */
 
     struct api_call *call; /* NULL: `problem` is the answer */
-    struct problem problem;
     struct mha_run *run;
-    struct request *queue_next; /* QUEUED: in the queue. RUNNING: in the list of ended runs */
+    struct request *queue_next; /* QUEUED: in the queue. RUNNING: in the list of ended runs. Free: on the shelf */
     bool cancelled;             /* mha_run_cancel was called */
     bool gone;                  /* the client has left */
 
@@ -85,6 +84,13 @@ struct request {
     char *stash;       /* STASH_BYTES of a streamed answer */
     size_t stash_size, stash_sent;
     bool stash_last;
+
+    struct problem problem; /* last, because it is large: shelf_take clears only its first members */
 };
+
+/* Zeroed, from the service's shelf of used ones or new; NULL: no memory. */
+struct request *shelf_take(struct service *service);
+void shelf_give(struct service *service, struct request *request);
+void shelf_clear(struct service *service);
 
 #endif

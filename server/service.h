@@ -32,8 +32,10 @@ struct service {
     struct MHD_Daemon *plain, *secure; /* libmicrohttpd, one per kind of connection; secure is NULL without TLS */
     int epoll;
     bool ready, draining;
-    bool stopping; /* the drain deadline has passed: nothing new is computed */
-    char *scratch; /* SCRATCH_BYTES for one small answer */
+    bool stopping;         /* the drain deadline has passed: nothing new is computed */
+    char *scratch;         /* SCRATCH_BYTES for one small answer */
+    struct request *shelf; /* used requests, see shelf.c */
+    size_t shelf_count;
 };
 
 #define SCRATCH_BYTES 65536

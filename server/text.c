@@ -80,18 +80,40 @@ void text_json(struct text *text, const char *string) {
     text_add(text, "\"");
 }
 
+void text_padded(struct text *text, uint64_t value, unsigned digits) {
+    char buffer[20];
+    for (unsigned i = digits; i--; value /= 10) buffer[i] = (char)('0' + value % 10);
+    text_bytes(text, buffer, digits);
+}
+
+void text_decimal(struct text *text, uint64_t value) {
+    unsigned digits = 1;
+    for (uint64_t rest = value; rest >= 10; rest /= 10) digits++;
+    text_padded(text, value, digits);
+}
+
+void text_hex(struct text *text, uint64_t value) {
+    char buffer[16];
+    for (unsigned i = 16; i--; value >>= 4) buffer[i] = "0123456789abcdef"[value & 15];
+    text_bytes(text, buffer, sizeof buffer);
+}
+
 void text_ms(struct text *text, uint64_t ns) {
-    text_format(text, "%llu.%03llu", (unsigned long long)(ns / 1000000), (unsigned long long)(ns / 1000 % 1000));
+    text_decimal(text, ns / 1000000);
+    text_bytes(text, ".", 1);
+    text_padded(text, ns / 1000 % 1000, 3);
 }
 
 void text_seconds(struct text *text, uint64_t ns) {
-    text_format(text, "%llu.%09llu", (unsigned long long)(ns / 1000000000), (unsigned long long)(ns % 1000000000));
+    text_decimal(text, ns / 1000000000);
+    text_bytes(text, ".", 1);
+    text_padded(text, ns % 1000000000, 9);
 }
 
-void text_time(struct text *text, uint64_t unix_ns) {
-    time_t seconds = (time_t)(unix_ns / 1000000000);
+void text_second(struct text *text, int64_t unix_seconds) {
+    time_t seconds = (time_t)unix_seconds;
     struct tm utc;
     gmtime_r(&seconds, &utc);
-    text_format(text, "%04d-%02d-%02dT%02d:%02d:%02d.%06lluZ", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
-                utc.tm_hour, utc.tm_min, utc.tm_sec, (unsigned long long)(unix_ns / 1000 % 1000000));
+    text_format(text, "%04d-%02d-%02dT%02d:%02d:%02d", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour,
+                utc.tm_min, utc.tm_sec);
 }

@@ -25,13 +25,17 @@ struct text {
 struct text text_in(char *buffer, size_t capacity);
 void text_bytes(struct text *text, const char *bytes, size_t size);
 void text_add(struct text *text, const char *string);
+void text_decimal(struct text *text, uint64_t value);
+void text_hex(struct text *text, uint64_t value); /* 16 digits */
 void text_format(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A JSON string with its quotes; control characters, quote and backslash escaped, bytes that are not UTF-8 as U+FFFD. */
 void text_json(struct text *text, const char *string);
 /* Nanoseconds as "12.345" milliseconds, as "0.012345678" seconds. */
 void text_ms(struct text *text, uint64_t ns);
 void text_seconds(struct text *text, uint64_t ns);
-/* "2026-11-30T00:55:30.123456Z" for nanoseconds since 1970. */
-void text_time(struct text *text, uint64_t unix_ns);
+/* "2026-11-30T00:55:30" for seconds since 1970. */
+void text_second(struct text *text, int64_t unix_seconds);
+/* `digits` digits of `value`, with leading zeros. */
+void text_padded(struct text *text, uint64_t value, unsigned digits);
 
 #endif
