@@ -76,6 +76,8 @@ INTEG_SH   :=
 endif
 SHIM       := $(patsubst %.c,$(BUILD)/%.so,$(wildcard tests/integration/*_shim.c))
 BENCH_BIN  := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/bench_*.c))
+BENCH_OBJ  := $(call obj,$(wildcard tests/bench/support/*.c)) # rows of the table, FMA peak, peers, load generator ...
+BENCH_MORE := $(BUILD)/tests/bench/http_yardstick $(BUILD)/tests/bench/start
 SOAK_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/soak/soak_*.c))
 FUZZ_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 export TEST_MHAD = $(BUILD)/mhad
@@ -118,12 +120,12 @@ fuzz: setup-build setup-fuzz
 	$(Q)$(TOOLS)/fuzz.sh build/fuzz/tests/fuzz
 
 bench: ## one table: this machine's peak, then our figures, the yardsticks', the ratios and the targets
-bench: $(BENCH_BIN) $(MHAD) setup-bench
-	$(Q)$(TOOLS)/bench.sh $(BUILD) $(BENCH_BIN)
+bench: $(BENCH_BIN) $(BENCH_MORE) $(MHAD) setup-bench
+	$(Q)$(TOOLS)/bench.sh $(BUILD)
 
 bench-peers: ## adds NumPy, PyTorch and ONNX Runtime, in a private virtual environment
-bench-peers: $(BENCH_BIN) $(MHAD) setup-bench
-	$(Q)$(TOOLS)/bench.sh --peers $(BUILD) $(BENCH_BIN)
+bench-peers: $(BENCH_BIN) $(BENCH_MORE) $(MHAD) setup-bench
+	$(Q)$(TOOLS)/bench.sh --peers $(BUILD)
 
 bench-start: ## start-up time and idle memory of the server
 bench-start: $(BUILD)/tests/bench/start $(MHAD)
@@ -249,9 +251,14 @@ $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(SUPPORT_OBJ) $(ISA_PROBE_OBJ) $
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
 
 PROCESS_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/integration/test_*.c) tests/bench/start.c) $(BENCH_BIN) $(SOAK_BIN)
+$(BENCH_BIN): $(BENCH_OBJ)
 $(PROCESS_BIN): $(BUILD)/%: $(BUILD)/%.o $(HARNESS) $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS) $(TEST_LIBS)
+
+$(BUILD)/tests/bench/http_yardstick: $(BUILD)/tests/bench/http_yardstick.o
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(SERVER_LIBS)
 
 # The yardstick of bench_number, std::from_chars and std::to_chars, is the only C++ of the project.
 $(BUILD)/tests/bench/bench_number: $(BUILD)/tests/bench/number_yardstick.o
