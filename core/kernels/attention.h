@@ -7,7 +7,7 @@
  *     S^T [key][width]  = K' rows times the panel of Q'
  *     softcap, additive mask, hiding (a hidden score becomes -infinity)
  *     P^T [key][width]  = online softmax down the columns (core/kernels/vmath.h)
- *     O^T [d_v][width]  = O^T * alpha + V'^T P^T
+ *     O^T [d_v][width]  = O^T * alpha + V'^T P^T          (begun anew every MHA_KEY_ROUND keys)
  * and at the end context = O / l. No number is ever reduced across lanes, and P^T lies as the next product wants it.
  * Keys and values are read where they are, row by row: the cache first, then the new ones.
  *
@@ -42,10 +42,12 @@ struct panel {
     size_t listed[NR];           /* the first place of the head in heads_listed; NOT_LISTED */
     bool any_listed;
     real *q;               /* [d_k][width], scaled */
-    real *o;               /* [d_v][width] */
+    real *o;               /* [d_v][width], of the round of keys in work */
+    real *o_rounds;        /* [d_v][width], of the rounds before it, relative to base_rounds, magic_rounds */
     struct tile_ref *refs; /* by tile, for maps */
     real *mean_rows;       /* [n_rows][n_kv], for attention_mean */
-    real max[NR], l[NR], base[NR], magic[NR];
+    real max[NR], base[NR], magic[NR], base_rounds[NR], magic_rounds[NR];
+    real l[NR], l_low[NR]; /* their sum is the sum of weights */
 };
 
 /* What the weights of one tile are relative to. */
@@ -170,9 +172,12 @@ static void begin_softmax(const struct mha_attention *a, struct panel *w) {
         store(w->max + v * VL, max);
         store(w->base + v * VL, ref.base);
         store(w->magic + v * VL, ref.magic);
+        store(w->base_rounds + v * VL, ref.base);
+        store(w->magic_rounds + v * VL, ref.magic);
         store(w->l + v * VL, VMF(vm_exp)(s - ref.base, ref.magic));
+        store(w->l_low + v * VL, splat(0));
     }
-    for (size_t c = 0; a->context != NULL && c < a->problem->d_v * w->width; c++) w->o[c] = 0;
+    for (size_t c = 0; a->context != NULL && c < a->problem->d_v * w->width; c++) w->o[c] = w->o_rounds[c] = 0;
 }
 
 static void note(const struct mha_attention *a, const struct panel *w, size_t x, enum mha_stage stage, size_t rank,
@@ -183,10 +188,10 @@ static void note(const struct mha_attention *a, const struct panel *w, size_t x,
 /* ---- the scores of one tile -------------------------------------------------------------------------------------- */
 
 #define KERNEL_SCORE(mr, nv)                                                                                           \
-    static __attribute__((noinline)) void score_##mr##x##nv(size_t n, const real *k, size_t k_row, const real *q,      \
-                                                            real *s, bool adds) {                                      \
+    static __attribute__((noinline)) void score_##mr##x##nv(size_t n, size_t fold, const real *k, size_t k_row,        \
+                                                            const real *q, real *s, bool adds) {                       \
         vec acc[MR_MAX * NV];                                                                                          \
-        multiply_rows(mr, nv, n, k, k_row, q, nv *VL, acc);                                                            \
+        multiply_rows(mr, nv, n, fold, k, k_row, q, nv *VL, acc);                                                      \
         KERNEL_UNROLL                                                                                                  \
         for (int x = 0; x < mr * nv; x++) {                                                                            \
             if (adds) acc[x] = load(s + x * VL) + acc[x];                                                              \
@@ -196,8 +201,8 @@ static void note(const struct mha_attention *a, const struct panel *w, size_t x,
 KERNEL_EVERY_TILE(KERNEL_SCORE)
 
 #define KERNEL_SCORE_ENTRY(mr, nv) KERNEL_TABLE_ENTRY(score, mr, nv)
-static void (*const score_table[NV + 1][MR_MAX + 1])(size_t n, const real *k, size_t k_row, const real *q, real *s,
-                                                     bool adds) = {KERNEL_EVERY_TILE(KERNEL_SCORE_ENTRY)};
+static void (*const score_table[NV + 1][MR_MAX + 1])(size_t n, size_t fold, const real *k, size_t k_row, const real *q,
+                                                     real *s, bool adds) = {KERNEL_EVERY_TILE(KERNEL_SCORE_ENTRY)};
 
 /* S^T of n keys that lie one after the other. */
 static void score_keys(const struct panel *w, size_t n, size_t d_k, const real *k, real *s) {
@@ -205,7 +210,8 @@ static void score_keys(const struct panel *w, size_t n, size_t d_k, const real *
         const size_t block = d_k - c < MHA_BLOCK ? d_k - c : MHA_BLOCK;
         for (size_t j = 0; j < n;) {
             const int mr = tile_rows(w->nv, n - j);
-            score_table[w->nv][mr](block, k + j * d_k + c, d_k, w->q + c * w->width, s + j * w->width, c > 0);
+            score_table[w->nv][mr](block, fold_of_score(d_k), k + j * d_k + c, d_k, w->q + c * w->width,
+                                   s + j * w->width, c > 0);
             j += (size_t)mr;
         }
     }
@@ -410,6 +416,16 @@ static __attribute__((noinline)) vec exponentiate_wide(real *s, size_t width, si
     return exponentiate(s, width, n, ref, true);
 }
 
+/* l = l * shrink + sum, with what the addition rounds away kept in l_low (Knuth's two-sum). */
+KERNEL_INLINE void add_to_l(struct panel *w, int x, vec shrink, vec sum) {
+    vec before = load(w->l + x) * shrink;
+    KERNEL_PIN(before);
+    const vec l = before + sum, grown = l - before;
+    const vec lost = (before - (l - grown)) + (sum - grown);
+    store(w->l + x, l);
+    store(w->l_low + x, load(w->l_low + x) * shrink + lost);
+}
+
 /* S^T becomes P^T; max, reference and l move on. alpha: what contexts have to be multiplied by. */
 static void softmax_tile(const struct tile_at *t, struct panel *w, real *alpha) {
     max_columns(w, t->s, t->n);
@@ -419,7 +435,7 @@ static void softmax_tile(const struct tile_at *t, struct panel *w, real *alpha) 
         const vec shrink = VMF(vm_alpha)(old, ref);
         const vec sum = VMF(vm_ref_is_wide)(ref) ? exponentiate_wide(t->s + x, w->width, t->n, ref)
                                                  : exponentiate_narrow(t->s + x, w->width, t->n, ref);
-        store(w->l + x, load(w->l + x) * shrink + sum);
+        add_to_l(w, x, shrink, sum);
         store(w->base + x, ref.base);
         store(w->magic + x, ref.magic);
         store(alpha + x, shrink);
@@ -429,70 +445,83 @@ static void softmax_tile(const struct tile_at *t, struct panel *w, real *alpha) 
 /* ---- context of one tile ----------------------------------------------------------------------------------------- */
 
 #define KERNEL_CONTEXT(mr, nv)                                                                                         \
-    static __attribute__((noinline)) void context_##mr##x##nv(size_t n, const real *v_rows, size_t v_row,              \
+    static __attribute__((noinline)) void context_##mr##x##nv(size_t n, size_t first, const struct value_rows *values, \
                                                               const real *p, real *o, const real *alpha) {             \
         vec acc[MR_MAX * NV];                                                                                          \
+        multiply_columns(mr, nv, n, first, values, p, nv *VL, acc);                                                    \
         KERNEL_UNROLL                                                                                                  \
         for (int m = 0; m < mr; m++) {                                                                                 \
             KERNEL_UNROLL                                                                                              \
-            for (int v = 0; v < nv; v++) {                                                                             \
-                acc[m * nv + v] = load(o + (m * nv + v) * VL) * load(alpha + v * VL);                                  \
-                KERNEL_PIN(acc[m * nv + v]);                                                                           \
-            }                                                                                                          \
+            for (int v = 0; v < nv; v++)                                                                               \
+                store(o + (m * nv + v) * VL, load(o + (m * nv + v) * VL) * load(alpha + v * VL) + acc[m * nv + v]);    \
         }                                                                                                              \
-        multiply_columns(mr, nv, n, v_rows, v_row, p, nv *VL, acc);                                                    \
-        KERNEL_UNROLL                                                                                                  \
-        for (int x = 0; x < mr * nv; x++) store(o + x * VL, acc[x]);                                                   \
     }
 KERNEL_EVERY_TILE(KERNEL_CONTEXT)
 
 #define KERNEL_CONTEXT_ENTRY(mr, nv) KERNEL_TABLE_ENTRY(context, mr, nv)
-static void (*const context_table[NV + 1][MR_MAX + 1])(size_t n, const real *v_rows, size_t v_row, const real *p,
-                                                       real *o,
+static void (*const context_table[NV + 1][MR_MAX + 1])(size_t n, size_t first, const struct value_rows *values,
+                                                       const real *p, real *o,
                                                        const real *alpha) = {KERNEL_EVERY_TILE(KERNEL_CONTEXT_ENTRY)};
 
-/* The same with hidden values left out one by one. */
-static __attribute__((noinline)) void context_careful(const struct tile_at *t, const struct panel *w, size_t key,
-                                                      size_t n, const real *v_rows, const real *p, const real *alpha) {
-    const size_t d_v = t->a->problem->d_v;
-    for (size_t x = 0; x < w->n_rows; x++) {
-        for (size_t c = 0; c < d_v; c++) {
-            real shrunk = w->o[c * w->width + x] * alpha[x];
-            __asm__("" : "+m"(shrunk));
-            w->o[c * w->width + x] = shrunk;
-        }
-        for (size_t j = 0; j < n; j++) {
-            if (!mha_visible(t->a->problem, t->a->b, w->head[x], w->i[x], key + j)) continue;
-            for (size_t c = 0; c < d_v; c++) w->o[c * w->width + x] += p[j * w->width + x] * v_rows[j * d_v + c];
-        }
+static struct value_rows values_from(const struct mha_attention *a, size_t key) {
+    const size_t n_past = a->problem->n_past, d_v = a->problem->d_v;
+    struct value_rows values = {a->v.past, a->v.fresh, 0, d_v};
+    if (key < n_past) {
+        values.past = values.past + key * d_v;
+        values.n_past = n_past - key;
+    } else {
+        values.fresh = values.fresh + (key - n_past) * d_v;
     }
+    return values;
 }
 
-static void context_keys(const struct tile_at *t, const struct panel *w, size_t n, const real *v_rows, const real *p,
-                         const real *alpha) {
-    const size_t d_v = t->a->problem->d_v;
-    for (size_t c = 0; c < d_v;) {
-        const int mr = tile_rows(w->nv, d_v - c);
-        context_table[w->nv][mr](n, v_rows + c, d_v, p, w->o + c * w->width, alpha);
-        c += (size_t)mr;
+/* One number of the context with hidden values left out: the same sums, of fewer terms. */
+static real careful_sum(const struct tile_at *t, const struct panel *w, const struct value_rows *values, size_t x,
+                        size_t c) {
+    real sum = 0, block = 0;
+    for (size_t j = 0; j < t->n; j++) {
+        const real *value =
+            j < values->n_past ? values->past + j * values->row : values->fresh + (j - values->n_past) * values->row;
+        if (mha_visible(t->a->problem, t->a->b, w->head[x], w->i[x], t->key + j))
+            block += t->s[j * w->width + x] * value[c];
+        if (t->key + j + 1 == fold_end(t->key + j) || j + 1 == t->n) {
+            sum += block;
+            block = 0;
+        }
     }
+    return sum;
 }
 
 static void context_tile(const struct tile_at *t, const struct panel *w, real *alpha) {
     const size_t d_v = t->a->problem->d_v;
-    size_t key = t->key, n = t->n;
-    const real *p = t->s;
-    while (n > 0) {
-        size_t run;
-        const real *v_rows = rows_from(t->a, t->a->v, d_v, key, n, &run);
-        if (t->careful)
-            context_careful(t, w, key, run, v_rows, p, alpha);
-        else
-            context_keys(t, w, run, v_rows, p, alpha);
-        for (size_t x = 0; x < w->width; x++) alpha[x] = 1; /* once per tile */
-        key += run;
-        n -= run;
-        p += run * w->width;
+    struct value_rows values = values_from(t->a, t->key);
+    for (size_t x = 0; t->careful && x < w->n_rows; x++)
+        for (size_t c = 0; c < d_v; c++) {
+            real *o = w->o + c * w->width + x;
+            *o = *o * alpha[x] + careful_sum(t, w, &values, x, c);
+        }
+    for (size_t c = 0; !t->careful && c < d_v;) {
+        const int mr = tile_rows(w->nv, d_v - c);
+        context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, alpha);
+        values.past += mr;
+        values.fresh += mr;
+        c += (size_t)mr;
+    }
+}
+
+/* Ends a round of keys: o_rounds takes o in, and o begins anew. A long sum of contexts is thus a sum of short sums. */
+static void end_round(const struct mha_attention *a, struct panel *w) {
+    const size_t d_v = a->problem->d_v;
+    for (int v = 0; v < w->nv; v++) {
+        const softmax_ref then = {load(w->base_rounds + v * VL), load(w->magic_rounds + v * VL)}, now = ref_of(w, v);
+        const vec shrink = VMF(vm_alpha)(then, now);
+        for (size_t c = 0; c < d_v; c++) {
+            const size_t at = c * w->width + (size_t)v * VL;
+            store(w->o_rounds + at, load(w->o_rounds + at) * shrink + load(w->o + at));
+            store(w->o + at, splat(0));
+        }
+        store(w->base_rounds + v * VL, now.base);
+        store(w->magic_rounds + v * VL, now.magic);
     }
 }
 
@@ -604,9 +633,10 @@ static bool divide_contexts(const struct mha_attention *a, struct panel *w) {
         const vec l = load(w->l + v * VL);
         const ivec kept = load(keep + v * VL) != splat(0);
         for (size_t c = 0; c < d_v; c++) {
+            const real *sum = w->o_rounds + c * w->width + (size_t)v * VL;
             real *o = w->o + c * w->width + (size_t)v * VL;
             /* + 0: a context of -0 becomes +0, because padding may have turned it already */
-            const vec context = (vec)((ivec)(load(o) / l + 0) & kept);
+            const vec context = (vec)((ivec)(load(sum) / l + 0) & kept);
             finite += context * 0;
             store(o, context);
         }
@@ -672,10 +702,13 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     softmax_tile(&t, w, alpha);
     if (wants_attention(a, w)) keep_weights(&t, w);
     if (a->context != NULL) context_tile(&t, w, alpha);
+    if (a->context != NULL && (tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
 }
 
 /* Returns false where the panel has to be done again, carefully. */
 static bool finish_panel(const struct mha_attention *a, struct panel *w, bool careful) {
+    for (size_t x = 0; x < w->width; x++) w->l[x] += w->l_low[x];
+    if (a->context != NULL) end_round(a, w);
     if (a->context != NULL && !divide_contexts(a, w)) {
         if (!careful) return false;
         note_contexts(a, w);
@@ -708,8 +741,8 @@ static __attribute__((noinline)) void attend_carefully(const struct mha_attentio
 
 /* Where the parts of the scratch of one task begin, in bytes. */
 struct scratch_plan {
-    size_t panel, q, o, refs, mean_rows, panel_bytes; /* of one panel */
-    size_t scores, bytes;                             /* after all panels */
+    size_t panel, q, o, o_rounds, refs, mean_rows, panel_bytes; /* of one panel */
+    size_t scores, bytes;                                       /* after all panels */
 };
 
 static bool take(size_t *at, size_t n, size_t m, size_t element, size_t *begin) {
@@ -726,7 +759,8 @@ static bool plan_scratch(const struct mha_problem *p, const struct mha_result *r
     const size_t refs = r->attention != NULL ? n_tiles_of(p) : 0;
     const size_t mean = r->attention != NULL && r->attention_mean ? mha_n_kv(p) : 0;
     if (!take(&at, 1, 1, sizeof(struct panel), &plan->panel) || !take(&at, p->d_k, NR, sizeof(real), &plan->q) ||
-        !take(&at, p->d_v, NR, sizeof(real), &plan->o) || !take(&at, refs, 1, sizeof(struct tile_ref), &plan->refs) ||
+        !take(&at, p->d_v, NR, sizeof(real), &plan->o) || !take(&at, p->d_v, NR, sizeof(real), &plan->o_rounds) ||
+        !take(&at, refs, 1, sizeof(struct tile_ref), &plan->refs) ||
         !take(&at, mean, NR, sizeof(real), &plan->mean_rows))
         return false;
     plan->panel_bytes = at;
@@ -745,6 +779,7 @@ static struct panel *open_panel(const struct mha_attention *a, size_t panel, cha
     struct panel *w = (struct panel *)(void *)(scratch + plan->panel);
     w->q = (real *)(void *)(scratch + plan->q);
     w->o = (real *)(void *)(scratch + plan->o);
+    w->o_rounds = (real *)(void *)(scratch + plan->o_rounds);
     w->refs = (struct tile_ref *)(void *)(scratch + plan->refs);
     w->mean_rows = (real *)(void *)(scratch + plan->mean_rows);
     find_rows(a, panel, w);

@@ -9,11 +9,13 @@
  *
  * The same bytes everywhere. Each number has one order of operations, whatever the table, the cut into tasks and the
  * neighbours in a tile:
- *   - a product of length n is a sum of blocks of MHA_BLOCK terms, added in order; inside a block one accumulator takes
- *     the terms in order, by fused multiply-adds (base x86-64 has none: there it keeps every promise but equality with
- *     the other instruction sets);
+ *   - a product of length n is a sum of blocks of MHA_BLOCK terms, each a sum of shorter ones (gemm.h: functions of n
+ *     alone), added in order; inside a short block one accumulator takes the terms in order, by fused multiply-adds
+ *     (base x86-64 has none: there it keeps every promise but equality with the other instruction sets);
  *   - keys are taken in tiles of MHA_KEY_TILE by absolute position; within a tile weights are summed in four lanes
- *     (key mod 4), added as (0+1)+(2+3); sums and contexts are multiplied by the tile's alpha, then the tile is added;
+ *     (key mod 4), added as (0+1)+(2+3), and contexts in short blocks (gemm.h: by absolute position); sums and contexts
+ *     are multiplied by the tile's alpha, then the tile is added; contexts begin anew every MHA_KEY_ROUND keys and
+ *     are added up at the end, sums carry along what additions round away;
  *   - what is hidden or padding has weight exactly 0 and leaves every accumulator as it was.
  *
  * What this does not do: allocate, check arguments, know of threads. Sizes are elements unless they say bytes.
@@ -26,7 +28,7 @@
 
 #include <stdatomic.h>
 
-enum { MHA_BLOCK = 256, MHA_KEY_TILE = 128 };
+enum { MHA_BLOCK = 256, MHA_KEY_TILE = 128, MHA_KEY_ROUND = 1024 };
 
 /* Where column (head, c) of a weight lies: W[e*input + head*head_stride + c*column], e < n_in. Columns are counted
  * head*d + c. */
