@@ -5,7 +5,6 @@
  */
 #include "base64.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 static const char alphabet[65] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -44,8 +43,7 @@ static enum base64_status finish_group(struct base64_decoder *decoder, unsigned 
 
 static enum base64_status take(struct base64_decoder *decoder, const char *p, unsigned char **out) {
     if (*p == '=') {
-        bool closed = decoder->padding > 0 && decoder->place == 0;
-        if (closed || decoder->place < 2) return BASE64_BAD_PADDING;
+        if (decoder->place < 2) return BASE64_BAD_PADDING; /* also behind a padded group, which left place at 0 */
         decoder->padding++;
     } else {
         if (sextet(p) == 0) return BASE64_BAD_CHARACTER;

@@ -145,7 +145,6 @@ NUMBER_INLINE const char *number_scan(const char *p, const char *end, struct num
         p = number_scan_digits(p, end, &parts->w);
         parts->digits = (size_t)(p - parts->first);
         if (parts->digits == 0 || (first == 0 && parts->digits > 1)) return NULL;
-        parts->digits -= first == 0;
     }
     if (*p == '.') {
         const char *fraction = p + 1;

@@ -222,6 +222,14 @@ static void a_little_above(char *text) {
     sprintf(text + i, "00001%s", tail);
 }
 
+/* Above by one digit so far behind that no binary value has digits there. */
+static void far_above(char *text) {
+    size_t i = strcspn(text, "e");
+    char tail[32];
+    strcpy(tail, text + i);
+    sprintf(text + i, "%0*d%s", 100, 1, tail);
+}
+
 /* The point halfway between x and its upper neighbour is exact in long double, printf prints it exactly. */
 static void halfway_points_go_to_even_and_a_hair_decides(void **state) {
     (void)state;
@@ -238,8 +246,33 @@ static void halfway_points_go_to_even_and_a_hair_decides(void **state) {
         a_little_above(text);
         expect_f64(text, high);
         snprintf(text, sizeof text, "%.*Le", 770, halfway);
+        far_above(text);
+        expect_f64(text, high);
+        snprintf(text, sizeof text, "%.*Le", 770, halfway);
         a_little_below(text);
         expect_f64(text, low);
+    }
+}
+
+/* Few digits can lie exactly halfway, too: odd * 2^j * 10^q with 54 (25) bits in odd * 5^|q|. */
+static void short_halfway_points_go_to_even(void **state) {
+    (void)state;
+    char text[64];
+    for (unsigned long i = 0; i < draws; i++) {
+        int bits = i % 2 == 0 ? 54 : 25, most = i % 2 == 0 ? 23 : 10;
+        int q = (int)random_below((uint64_t)most + 1);
+        uint64_t five = 1;
+        for (int k = 0; k < q; k++) five *= 5;
+        uint64_t lowest = ((1ull << (bits - 1)) + five - 1) / five, range = (1ull << bits) / five - lowest + 1;
+        uint64_t odd = (lowest + random_below(range)) | 1;
+        int room = __builtin_clzll(odd);
+        snprintf(text, sizeof text, "%llue%d", (unsigned long long)(odd << random_below((uint64_t)room)), q);
+        expect_like_strtod(text);
+        /* odd / 2^j has j decimals; more than 19 digits come from j above 4 (16 for float32) */
+        int shift = (int)random_below(19);
+        uint64_t fraction = (random_below(1ull << (bits - 1)) | 1ull << (bits - 1)) | 1;
+        snprintf(text, sizeof text, "%.*Lf", shift, (long double)fraction / (long double)(1 << shift));
+        expect_like_strtod(text);
     }
 }
 
@@ -286,6 +319,7 @@ static void a_tie_is_told_with_its_direction(void **state) {
         {"0", 0},
         {"340282356779733661637539395458142568447.9999", -1},
         {"340282356779733661637539395458142568448", 0},
+        {"340282387203348067115045031379019497471.9", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         size_t length, used;
@@ -721,6 +755,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(random_decimals_read_like_strtod),
         cmocka_unit_test(leading_zeros_do_not_count_as_digits),
         cmocka_unit_test(halfway_points_go_to_even_and_a_hair_decides),
+        cmocka_unit_test(short_halfway_points_go_to_even),
         cmocka_unit_test(halfway_points_of_float32_go_to_even_and_a_hair_decides),
         cmocka_unit_test(a_tie_is_told_with_its_direction),
         cmocka_unit_test(published_hard_cases_read_like_strtod),
