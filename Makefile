@@ -145,11 +145,14 @@ accuracy: $(BUILD)/tests/tools/accuracy_dump setup-bench
 	$(Q)$< > $(BUILD)/accuracy.bin
 	$(Q)$(BUILD)/numpy/bin/python tests/bench/accuracy_numpy.py $(BUILD)/accuracy.bin tests/unit/support/accuracy_numpy.inc
 
-check-neon: ## compares vmath's bits on this CPU with NEON's, cross-compiled and run under qemu
-check-neon: $(BUILD)/tests/tools/vmath_hash setup-cross
+check-neon: ## compares the kernels' and vmath's bits on this CPU with NEON's, cross-compiled and run under qemu
+check-neon: $(BUILD)/tests/tools/vmath_hash $(BUILD)/tests/tools/core_hash setup-cross
 	$(Q)$(MAKE) --no-print-directory CC=aarch64-linux-gnu-gcc BUILD=build/aarch64 LDFLAGS=-static SETUP=0 \
-	    build/aarch64/tests/tools/vmath_hash
+	    build/aarch64/tests/tools/vmath_hash build/aarch64/tests/tools/core_hash
 	$(Q)$(BUILD)/tests/tools/vmath_hash && qemu-aarch64 build/aarch64/tests/tools/vmath_hash
+	$(Q)$(BUILD)/tests/tools/core_hash > $(BUILD)/core_hash.txt
+	$(Q)qemu-aarch64 build/aarch64/tests/tools/core_hash | diff $(BUILD)/core_hash.txt - && \
+	    echo "ok   NEON gives the same bytes in $$(wc -l < $(BUILD)/core_hash.txt) blocks of 20 random problems"
 
 number-table: ## makes api/number_table.h anew
 number-table: $(BUILD)/tests/tools/make_number_table
@@ -229,6 +232,14 @@ $(BUILD)/core/kernels/%.$(1).o: core/kernels/%.c $(BUILD)/.flags | setup-build
 endef
 $(foreach i,$(ISAS),$(eval $(call kernel_rule,$(i))))
 
+# The tile geometry of AVX-512 in AVX2 instructions: slow; tests compare its bytes. Linked into them alone.
+ifeq ($(ARCH),x86_64)
+WIDE_OBJ := $(patsubst %.c,$(BUILD)/%.wide.o,$(KERNEL_SRC))
+ISA_FLAGS_wide := $(ISA_FLAGS_v3) -Wno-psabi
+$(eval $(call kernel_rule,wide))
+$(BUILD)/tests/unit/test_bytes: $(WIDE_OBJ)
+endif
+
 define isa_probe_rule
 $(BUILD)/tests/unit/isa/%.$(1).o: tests/unit/isa/%.c $(BUILD)/.flags | setup-build
 	$$(call say,CC)
@@ -278,6 +289,10 @@ $(BUILD)/tests/tools/st_copy: $(BUILD)/tests/tools/st_copy.o $(LIBS)
 $(BUILD)/tests/tools/vmath_hash: $(BUILD)/tests/tools/vmath_hash.o $(ISA_PROBE_OBJ) $(call obj,$(wildcard tests/unit/support/vmath_*.c))
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lm
+
+$(BUILD)/tests/tools/core_hash: $(BUILD)/tests/tools/core_hash.o $(filter-out %/vmath_probes.o,$(SUPPORT_OBJ)) $(BUILD)/libmha.a
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter-out %/vmath_hash.o,$^) $(if $(filter x86_64,$(ARCH)),-lquadmath) -lm
 
 $(BUILD)/tests/tools/accuracy_dump: $(BUILD)/tests/tools/accuracy_dump.o $(SUPPORT_OBJ) $(ISA_PROBE_OBJ) $(BUILD)/libmha.a
 	$(call say,LINK)

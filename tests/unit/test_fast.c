@@ -3,11 +3,11 @@
  * tests/unit/test_fast.c - the fast evaluation against the __float128 oracle, and against the reference where something is not
  * finite: over random problems of every kind, on every instruction set of this machine, on one thread and on a pool.
  */
+#include "support/evaluate.h"
 #include "support/oracle.h"
 #include "support/random_problem.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,56 +20,6 @@ static const char *const isas[] = {"x86-64", "x86-64-v3", "x86-64-v4", "neon", "
 enum { N_ISAS = sizeof isas / sizeof isas[0] };
 
 static struct mha_pool *pool;
-
-/* ---- evaluating -------------------------------------------------------------------------------------------------- */
-
-struct end {
-    pthread_mutex_t lock;
-    pthread_cond_t came;
-    bool done;
-};
-
-static void signal_end(void *arg) {
-    struct end *end = arg;
-    pthread_mutex_lock(&end->lock);
-    end->done = true;
-    pthread_cond_signal(&end->came);
-    pthread_mutex_unlock(&end->lock);
-}
-
-/* On the calling thread, or on the pool. The workspace is filled with NaN first, so that what a run reads before it wrote it
- * shows. */
-static enum mha_error evaluate(const struct mha_problem *p, struct mha_result *r, struct mha_pool *on) {
-    const size_t threads = on == NULL ? 1 : mha_pool_threads(on);
-    struct mha_need need;
-    struct mha_detail detail;
-    assert_int_equal(mha_plan(p, r, threads, &need, &detail), MHA_OK);
-    void *workspace = aligned_alloc(MHA_ALIGN, (need.workspace + MHA_ALIGN - 1) / MHA_ALIGN * MHA_ALIGN);
-    assert_non_null(workspace);
-    memset(workspace, 0xff, need.workspace);
-    struct mha_run *run = mha_run_init(workspace, p, r, threads);
-    enum mha_error error;
-    if (on == NULL) {
-        error = mha_run_here(run);
-    } else {
-        struct end end = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-        mha_pool_submit(on, run, signal_end, &end);
-        pthread_mutex_lock(&end.lock);
-        while (!end.done) pthread_cond_wait(&end.came, &end.lock);
-        pthread_mutex_unlock(&end.lock);
-        error = mha_run_status(run);
-    }
-    free(workspace);
-    return error;
-}
-
-static enum mha_error evaluate_reference(const struct mha_problem *p, struct mha_result *r) {
-    void *workspace = aligned_alloc(MHA_ALIGN, mha_reference_need(p) + MHA_ALIGN);
-    assert_non_null(workspace);
-    enum mha_error error = mha_reference(p, r, workspace);
-    free(workspace);
-    return error;
-}
 
 /* Runs `check` with every instruction set that this build and CPU have. */
 static void on_every_isa(void (*check)(const char *isa)) {
