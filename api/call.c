@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <stdlib.h>
-
 #include "document.h"
 #include "layer_put.h"
 #include "layers.h"

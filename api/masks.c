@@ -155,7 +155,7 @@ static bool additive(struct request *request, struct tensor *t, struct mha_probl
 }
 
 static bool boolean(struct request *request, struct tensor *t, struct mha_problem *p) {
-    const uint8_t *bits;
+    const uint8_t *bits = NULL;
     if (!as_bits(request, t, "attn_mask", &bits)) return false;
     p->attn_mask.kind = MHA_MASK_BOOL;
     p->attn_mask.data = bits;
@@ -231,15 +231,14 @@ static bool read_key_mask(struct request *request, enum tensor_id id, const stru
 
 static bool build_key_mask(struct request *request, struct job *job) {
     struct mha_problem *p = &job->problem;
-    const uint8_t *exists, *ignored;
+    const uint8_t *exists = NULL, *ignored = NULL;
     size_t exists_rows, ignored_rows, n_kv = p->n_past + p->n_k;
     if (!read_key_mask(request, T_key_mask, p, &exists, &exists_rows)) return false;
     if (!read_key_mask(request, T_key_padding_mask, p, &ignored, &ignored_rows)) return false;
     p->key_mask = exists;
     p->key_mask_B = exists_rows;
-    if (!request_tensor(request, T_key_padding_mask)) return true;
+    if (!ignored) return true; /* not sent, or no keys at all */
     /* both fit [rows, n_kv], and a row that is there for all samples repeats */
-    bool both = request_tensor(request, T_key_mask) != NULL;
     size_t rows = exists_rows > ignored_rows ? exists_rows : ignored_rows;
     if (p->B == 0) rows = 0;
     enum mem_status why;
@@ -248,7 +247,7 @@ static bool build_key_mask(struct request *request, struct job *job) {
     for (size_t row = 0; row < rows; row++)
         for (size_t j = 0; j < n_kv; j++) {
             bool hidden = ignored[(ignored_rows == 1 ? 0 : row) * n_kv + j];
-            bool there = !both || exists[(exists_rows == 1 ? 0 : row) * n_kv + j];
+            bool there = !exists || exists[(exists_rows == 1 ? 0 : row) * n_kv + j];
             merged[row * n_kv + j] = there && !hidden;
         }
     p->key_mask = merged;

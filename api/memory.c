@@ -215,7 +215,7 @@ static enum mem_status grow_in_chunk(struct mem_grow *grow, size_t bytes) {
     enum mem_status why;
     char *data = cut(arena, capacity, &why);
     if (!data) return why;
-    if (grow->size) memcpy(data, grow->data, grow->size);
+    if (grow->data && grow->size) memcpy(data, grow->data, grow->size);
     grow->data = data;
     grow->capacity = capacity;
     return MEM_OK;

@@ -517,7 +517,7 @@ static bool check_sizes(struct request *request) {
 }
 
 bool request_build(struct request *request, const struct mha_layer *layer, size_t threads, struct job *job) {
-    struct input_widths in;
+    struct input_widths in = {0};
     job->problem = (struct mha_problem){0};
     job->result = (struct mha_result){0};
     job->response = (struct response){0};

@@ -130,7 +130,7 @@ static bool wrong_rank(struct request *request, enum tensor_id id, enum mha_layo
 /* " Did you mean grouped-query attention, num_kv_heads 2?" when that many heads as wide as W_q's make up `features`. */
 static const char *grouped_hint(char out[120], const struct projection *p, size_t features) {
     out[0] = 0;
-    if (!p->q || features == 0 || features % p->q->d != 0) return out;
+    if (!p->q || p->q->d == 0 || features == 0 || features % p->q->d != 0) return out;
     size_t h_kv = features / p->q->d;
     if (h_kv != p->heads && p->q->heads % h_kv == 0)
         snprintf(out, 120, " Did you mean grouped-query attention, num_kv_heads %zu?", h_kv);
