@@ -37,6 +37,11 @@ void request_free(struct request *request) {
 
 const struct field *request_field(struct request *request, const char *name, size_t length) {
     const struct field *field = field_find(name, length);
+    uint64_t bit = field ? 1ull << (field - fields) : 0;
+    if (field && (field->where & request->where) && !(request->seen & bit)) {
+        request->seen |= bit;
+        return field;
+    }
     char pointer[PROBLEM_POINTER_MAX];
     problem_pointer_index(pointer, name, NULL, 0);
     if (field && !(field->where & request->where)) {
@@ -50,14 +55,9 @@ const struct field *request_field(struct request *request, const char *name, siz
                     meant ? " Did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
         return NULL;
     }
-    uint64_t bit = 1ull << (field - fields);
-    if (request->seen & bit) {
-        problem_set(request->problem, PROBLEM_DUPLICATE_FIELD, pointer, "%s occurs twice; which one is meant?",
-                    field->name);
-        return NULL;
-    }
-    request->seen |= bit;
-    return field;
+    problem_set(request->problem, PROBLEM_DUPLICATE_FIELD, pointer, "%s occurs twice; which one is meant?",
+                field->name);
+    return NULL;
 }
 
 struct tensor *request_tensor(struct request *request, enum tensor_id id) {

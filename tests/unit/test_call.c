@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include <cjson/cJSON.h>
+#include <pthread.h>
 #include <stdio.h>
 
 #include "support/post.h"
@@ -206,6 +207,47 @@ static void the_request_id_goes_into_problems_and_the_summary_names_shapes_only(
     api_call_close(call);
 }
 
+/* ---- many at once ---- */
+
+struct client {
+    pthread_t thread;
+    unsigned number;
+    size_t wrong;
+};
+
+/* Its own request, over and over: V is the client's number, so is every answer; odd clients make mistakes of their own. */
+static void *call_often(void *arg) {
+    struct client *client = arg;
+    char good[300], bad[100], right[100], wrong[100];
+    snprintf(good, sizeof good,
+             "{\"num_heads\":1,\"W_q\":null,\"W_k\":null,\"W_v\":null,\"W_o\":null,\"Q\":[[1]],\"V\":[[%u]],\"return\":"
+             "[\"output\"]}",
+             client->number);
+    snprintf(right, sizeof right, "{\"output\":[[%u]]}\n", client->number);
+    snprintf(bad, sizeof bad, "{\"field_%u\":1}", client->number);
+    snprintf(wrong, sizeof wrong, "\"pointer\":\"/field_%u\"", client->number);
+    for (int i = 0; i < 200; i++) {
+        struct answer a = post(&env, i % 3 && client->number % 2 ? bad : good);
+        client->wrong += i % 3 && client->number % 2 ? !strstr(a.text, wrong) : strcmp(a.text, right) != 0;
+        free(a.text);
+    }
+    return NULL;
+}
+
+static void calls_on_many_threads_get_their_own_answers(void **state) {
+    (void)state;
+    struct client clients[16];
+    for (unsigned i = 0; i < 16; i++) {
+        clients[i] = (struct client){.number = i + 100};
+        assert_int_equal(pthread_create(&clients[i].thread, NULL, call_often, &clients[i]), 0);
+    }
+    for (unsigned i = 0; i < 16; i++) {
+        pthread_join(clients[i].thread, NULL);
+        assert_int_equal(clients[i].wrong, 0);
+    }
+    assert_int_equal(atomic_load(&budget.used), 0);
+}
+
 /* ---- memory while reading ---- */
 
 static void reading_holds_the_tensor_and_less_than_a_mebibyte(void **state) {
@@ -250,6 +292,7 @@ int main(void) {
         cmocka_unit_test(an_answer_that_was_not_computed_is_an_internal_error_and_not_garbage),
         cmocka_unit_test(the_answer_is_the_same_in_blocks_of_any_size),
         cmocka_unit_test(the_request_id_goes_into_problems_and_the_summary_names_shapes_only),
+        cmocka_unit_test(calls_on_many_threads_get_their_own_answers),
         cmocka_unit_test(reading_holds_the_tensor_and_less_than_a_mebibyte),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
