@@ -215,15 +215,16 @@ struct client {
     size_t wrong;
 };
 
-/* Its own request, over and over: V is the client's number, so is every answer; odd clients make mistakes of their own. */
+/* Its own request, over and over: V is a power of two of the client's own, so is every answer; odd clients make mistakes of their
+ * own. */
 static void *call_often(void *arg) {
     struct client *client = arg;
     char good[300], bad[100], right[100], wrong[100];
     snprintf(good, sizeof good,
              "{\"num_heads\":1,\"W_q\":null,\"W_k\":null,\"W_v\":null,\"W_o\":null,\"Q\":[[1]],\"V\":[[%u]],\"return\":"
              "[\"output\"]}",
-             client->number);
-    snprintf(right, sizeof right, "{\"output\":[[%u]]}\n", client->number);
+             1u << client->number);
+    snprintf(right, sizeof right, "{\"output\":[[%u]]}\n", 1u << client->number);
     snprintf(bad, sizeof bad, "{\"field_%u\":1}", client->number);
     snprintf(wrong, sizeof wrong, "\"pointer\":\"/field_%u\"", client->number);
     for (int i = 0; i < 200; i++) {
@@ -238,7 +239,7 @@ static void calls_on_many_threads_get_their_own_answers(void **state) {
     (void)state;
     struct client clients[16];
     for (unsigned i = 0; i < 16; i++) {
-        clients[i] = (struct client){.number = i + 100};
+        clients[i] = (struct client){.number = i};
         assert_int_equal(pthread_create(&clients[i].thread, NULL, call_often, &clients[i]), 0);
     }
     for (unsigned i = 0; i < 16; i++) {

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,6 +180,34 @@ static void a_growth_that_is_refused_leaves_the_block_as_it_was(void **state) {
     assert_int_equal(used(&budget), 0);
 }
 
+/* Pages of address space, from the kernel: sanitizers do not see mappings leak. */
+static size_t address_space(void) {
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%zu", &pages), 1);
+    fclose(file);
+    return pages;
+}
+
+static void mappings_are_given_back_to_the_system(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB};
+    size_t before = address_space();
+    for (int i = 0; i < 300; i++) {
+        struct mem_arena *arena = mem_arena_new(&budget);
+        struct mem_grow a, b;
+        assert_non_null(mem_alloc(arena, 4 * MIB, NULL));
+        mem_grow_init(&a, arena);
+        mem_grow_init(&b, arena);
+        assert_int_equal(mem_grow_reserve(&a, 4 * MIB), MEM_OK);
+        assert_int_equal(mem_grow_reserve(&b, 4 * MIB), MEM_OK);
+        mem_grow_free(&b);
+        mem_arena_free(arena);
+    }
+    assert_true(address_space() < before + 200 * MIB / 4096); /* one loop maps 20 MiB, all of them 6 GiB */
+}
+
 static size_t calls, refuse_at;
 static bool refuse(void *arg) {
     (void)arg;
@@ -226,6 +255,7 @@ int main(void) {
         cmocka_unit_test(a_growing_block_keeps_its_bytes_and_its_alignment),
         cmocka_unit_test(growing_is_charged_as_it_is_touched_and_trimming_gives_back),
         cmocka_unit_test(a_growth_that_is_refused_leaves_the_block_as_it_was),
+        cmocka_unit_test(mappings_are_given_back_to_the_system),
         cmocka_unit_test(the_test_hook_refuses_one_allocation),
         cmocka_unit_test(products_and_sums_that_overflow_are_seen),
     };
