@@ -85,6 +85,8 @@ static void insert(struct conns *conns, struct conn *conn) {
     conn->service->metrics.connections = conns->count;
 }
 
+static void forget_nudge(struct conns *conns, struct conn *conn);
+
 static void remove_conn(struct conns *conns, struct conn *conn) {
     struct conn **link = bucket_of(conns, conn);
     while (*link != conn) link = &(*link)->same_bucket;
@@ -98,6 +100,7 @@ static void remove_conn(struct conns *conns, struct conn *conn) {
     conn->service->metrics.connections = conns->count;
     conn_arm(conn, 0);
     unwatch(conn);
+    forget_nudge(conns, conn);
     free(conn);
 }
 
@@ -223,7 +226,28 @@ void conn_answer_raw(struct conn *conn, const struct problem *problem, const cha
     conn_shut(conn);
 }
 
-void conn_nudge(struct conn *conn) { shutdown(conn->fd, SHUT_RD); /* takes nothing away: the stream has ended */ }
+void conn_nudge(struct conn *conn) {
+    struct conns *conns = &conn->service->conns;
+    if (conn->nudge) return;
+    conn->nudge = true;
+    conn->nudge_next = conns->nudged;
+    conns->nudged = conn;
+}
+
+static void forget_nudge(struct conns *conns, struct conn *conn) {
+    struct conn **link = &conns->nudged;
+    while (conn->nudge && *link != conn) link = &(*link)->nudge_next;
+    if (conn->nudge) *link = conn->nudge_next;
+    conn->nudge = false;
+}
+
+void conns_nudge_all(struct conns *conns) {
+    while (conns->nudged) {
+        struct conn *conn = conns->nudged;
+        forget_nudge(conns, conn);
+        shutdown(conn->fd, SHUT_RD); /* takes nothing away, since the stream has ended, and gives a new edge */
+    }
+}
 
 void conns_shut_idle(struct service *service) {
     for (struct conn *conn = service->conns.head; conn; conn = conn->next)

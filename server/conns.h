@@ -31,6 +31,7 @@ struct conns {
     size_t count, limit, per_ip_limit; /* per_ip_limit 0: none */
     struct deadline_heap deadlines;
     struct conn *bucket[CONN_BUCKETS];
+    struct conn *nudged;  /* see conn_nudge */
     struct conn *joining; /* handed to libmicrohttpd, which has not said yet that it started */
 };
 
@@ -47,9 +48,12 @@ void conn_arm(struct conn *conn, uint64_t at);
 void conn_shut(struct conn *conn);
 /* Writes an answer past libmicrohttpd (plain connections only) and shuts: for requests whose body has not ended. */
 void conn_answer_raw(struct conn *conn, const struct problem *problem, const char *request_id);
-/* The client has closed its side (from the loop). Makes libmicrohttpd look: it reads until a read comes back short, and a FIN
- * that was already there then gives no further edge; half a request would lie there until its deadline. */
+/* For a connection whose client has closed its side: makes libmicrohttpd look again once it has done this turn's work. It reads
+ * until a read comes back short and then waits for an edge; a FIN that was already there gives none, and half a request, or an
+ * idle connection, would lie there until its deadline. */
 void conn_nudge(struct conn *conn);
+/* After libmicrohttpd has run. */
+void conns_nudge_all(struct conns *conns);
 /* Shuts every connection without a request. */
 void conns_shut_idle(struct service *service);
 void conns_shut_all(struct service *service);

@@ -258,6 +258,7 @@ static void drop_call(struct request *request) {
 static enum MHD_Result take_body(struct request *request, const char *upload, size_t size) {
     size_t max_body = request->conn->service->env.max_body;
     request->bytes_in += size;
+    if (request->conn->half_closed) conn_nudge(request->conn);
     if (request->phase == PHASE_BODY && request->bytes_in > max_body) {
         drop_call(request);
         problem_set(&request->problem, PROBLEM_BODY_TOO_LARGE, "", "The body has more than %zu bytes (--max-body)",
@@ -514,4 +515,5 @@ void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, e
     *slot = NULL;
     conn->request = NULL;
     if (!conn->closing) conn_arm(conn, now + service->config->idle_timeout);
+    if (conn->half_closed) conn_nudge(conn);
 }

@@ -54,8 +54,8 @@ static struct MHD_Daemon *start_daemon(struct service *service, bool secure) {
     options[n++] = (struct MHD_OptionItem){MHD_OPTION_CLIENT_DISCIPLINE_LVL, 1, NULL};
 #endif
     options[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
-    unsigned flags = MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG |
-                     MHD_FROM_ONE_THREAD;
+    unsigned flags =
+        MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | MHD_FROM_ONE_THREAD;
     return MHD_start_daemon(flags | (secure ? MHD_USE_TLS : 0), 0, NULL, NULL, handler_access, service, //
                             MHD_OPTION_EXTERNAL_LOGGER, mhd_says, (void *)service,                      //
                             MHD_OPTION_URI_LOG_CALLBACK, handler_line, (void *)service,                 //
@@ -216,6 +216,7 @@ static bool take_turn(struct service *service, struct turn *turn) {
     take_ended_runs(service, turn);
     take_deadlines(service, clock_now());
     run_daemons(service);
+    conns_nudge_all(&service->conns);
     uint64_t now = clock_now();
     if (turn->accept_again_at && now >= turn->accept_again_at) {
         turn->accept_again_at = 0;

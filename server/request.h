@@ -31,8 +31,10 @@ struct conn {
     struct MHD_Connection *mhd;
     int fd;
     bool tls;
-    bool watched;             /* its fd is in our epoll set, for the end of the client's stream */
-    bool half_closed;         /* that end has come */
+    bool watched;     /* its fd is in our epoll set, for the end of the client's stream */
+    bool half_closed; /* that end has come */
+    bool nudge;       /* in conns.nudged */
+    struct conn *nudge_next;
     bool closing;             /* shut down by us, libmicrohttpd will notice */
     struct deadline deadline; /* what it is for follows from request->phase, or idle without a request */
     struct request *request;  /* NULL between requests */
