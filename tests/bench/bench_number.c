@@ -20,10 +20,10 @@
 #include "../../api/tensor_write.h"
 #include "number_yardstick.h"
 
-#define COUNT        ((size_t)200000)
+#define COUNT        ((size_t)20000)
 #define ROW          ((size_t)250)
 #define CHUNK        ((size_t)32768)
-#define ROUNDS       15
+#define ROUNDS       151
 #define READ_TARGET  0.8
 #define WRITE_TARGET 0.9
 
