@@ -270,6 +270,7 @@ static enum MHD_Result take_body(struct request *request, const char *upload, si
     if (request->phase == PHASE_BODY && request->call) api_call_feed(request->call, upload, size);
     if (request->bytes_in <= discard_bound(request)) return MHD_YES;
     request->status = problem_status(request->problem.code);
+    request->told = true;
     conn_answer_raw(request->conn, &request->problem, request->id);
     return MHD_NO;
 }
@@ -427,6 +428,7 @@ static void too_slow(struct request *request) {
                     NS_PER_MS);
     request->status = problem_status(late.code);
     request->problem = late;
+    request->told = true;
     if (!request->id[0]) take_id(request);
     conn_answer_raw(request->conn, &late, request->id);
 }
@@ -504,7 +506,7 @@ void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, e
     if (!request) return;
     struct conn *conn = request->conn;
     uint64_t now = clock_now();
-    bool whole = code == MHD_REQUEST_TERMINATED_COMPLETED_OK || conn->closing;
+    bool whole = request->told || (code == MHD_REQUEST_TERMINATED_COMPLETED_OK && !conn->closing);
     int status = request->gone || !whole || !request->status ? 499 : request->status;
     log_request(request, status, now);
     count_request(request, status, now);

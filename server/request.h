@@ -76,6 +76,7 @@ struct request {
     struct request *queue_next; /* QUEUED: in the queue. RUNNING: in the list of ended runs. Free: on the shelf */
     bool cancelled;             /* mha_run_cancel was called */
     bool gone;                  /* the client has left */
+    bool told;                  /* its answer went out past libmicrohttpd */
 
     size_t body_declared; /* SIZE_MAX: chunked */
     uint64_t bytes_in, bytes_out;
