@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "../../api/safetensors.h"
+#include "../unit/support/half.h"
 
 enum { WIDTH = 8, ROWS = 3 };
 
@@ -422,7 +423,7 @@ static void masks_and_lengths_come_as_booleans_and_integers(void **state) {
 static void half_precision_bodies_are_widened_exactly(void **state) {
     (void)state;
     put_layer("one", 1, WIDTH, 200);
-    _Float16 half[WIDTH];
+    uint16_t half[WIDTH];
     uint16_t brain[WIDTH];
     size_t dim[] = {1, WIDTH}, size;
     char *text = NULL;
@@ -431,7 +432,7 @@ static void half_precision_bodies_are_widened_exactly(void **state) {
         FILE *out = open_memstream(&text, &text_size);
         fprintf(out, "{\"layer\":\"one\",\"Q\":[[");
         for (size_t i = 0; i < WIDTH; i++) {
-            half[i] = (_Float16)number_at(9, i);
+            half[i] = half_bits((float)number_at(9, i));
             float wide = (float)number_at(9, i);
             uint32_t bits;
             memcpy(&bits, &wide, 4);

@@ -22,6 +22,7 @@
 
 #include "../../api/checkpoint.h"
 #include "../../api/layer_dir.h"
+#include "support/half.h"
 
 enum { D = 12, N = 5, TENSORS_MAX = 64 };
 
@@ -66,14 +67,6 @@ static const double *add(const char *prefix, const char *stem, enum st_dtype dty
         m->values[i] = round(m->values[i] * 16) / 16;
     }
     return m->values;
-}
-
-/* Of a float that is 0 or normal in float16 and needs no rounding, as all values here are. (clang 14 has no _Float16.) */
-static uint16_t half_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    uint32_t sign = bits >> 16 & 0x8000u, rest = bits & 0x7FFFFFFFu;
-    return (uint16_t)(rest ? sign | (rest - (112u << 23)) >> 13 : sign);
 }
 
 static size_t element(enum st_dtype dtype, double value, unsigned char *out) {

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "../../api/layers.h"
+#include "support/half.h"
 
 enum { H = 2, H_KV = 1, D_K = 3, D_V = 2, D_Q = 5, D_KIN = 4, D_VIN = 6, D_OUT = 7, N_Q = 3, N_K = 4 };
 
@@ -55,7 +56,7 @@ static void store_as(enum tensor_type type, unsigned char *out, size_t i, double
     float f = (float)value;
     uint32_t bits;
     memcpy(&bits, &f, 4);
-    _Float16 half = (_Float16)value;
+    uint16_t half = half_bits(f);
     switch (type) {
     case TENSOR_F64:
         memcpy(out + 8 * i, &value, 8);
