@@ -18,7 +18,7 @@ struct request;
 void *handler_line(void *service, const char *uri, struct MHD_Connection *mhd);
 enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const char *url, const char *method,
                                const char *version, const char *upload, size_t *upload_size, void **context);
-void handler_completed(void *service, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
+void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, enum MHD_RequestTerminationCode code);
 
 /* From the loop: the deadline of a connection has passed; the client has closed its side; a run has ended. */
 void handler_deadline(struct conn *conn);

@@ -17,6 +17,6 @@ void openapi_answer(struct service *service, struct api_answer *answer) {
     (void)service;
     answer->content_type = "application/json";
     answer->body = (char *)(uintptr_t)openapi_begin; /* borrowed: never written to */
-    answer->size = (size_t)(openapi_end - openapi_begin);
+    answer->size = (size_t)((uintptr_t)openapi_end - (uintptr_t)openapi_begin);
     answer->borrowed = true;
 }
