@@ -439,7 +439,7 @@ static void half_precision_bodies_are_widened_exactly(void **state) {
             brain[i] = (uint16_t)(bits >> 16);
             bits &= 0xffff0000u;
             memcpy(&wide, &bits, 4);
-            fprintf(out, "%s%.17g", i ? "," : "", kind ? (double)wide : (double)half[i]);
+            fprintf(out, "%s%.17g", i ? "," : "", kind ? (double)wide : half_value(half[i]));
         }
         fprintf(out, "]]}");
         fclose(out);

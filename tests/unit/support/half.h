@@ -18,4 +18,11 @@ static inline uint16_t half_bits(float value) {
     return (uint16_t)(sign | ((rest - (112u << 23) + 0xFFFu + (rest >> 13 & 1u)) >> 13));
 }
 
+/* The value of finite float16 bits. */
+static inline double half_value(uint16_t bits) {
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return bits & 0x8000 ? -size : size;
+}
+
 #endif
