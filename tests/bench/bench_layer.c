@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tests/bench/bench_layer.c [--peers PYTHON NAME,NAME...] [--only-peers] - whole layers against the FMA peak and other libraries.
+ * tests/bench/bench_layer.c [--peers PYTHON NAME,NAME...] [--only-peers] [--quick] - whole layers against the FMA peak and other libraries.
  *
  * Model. A layer is computed through the public interface (mha_plan, mha_run_init, mha_pool_submit), as the server does it. All
  * contenders of a row take turns within a round: peak loop, ours, ours causal, ours with inline weights, each peer; a row is the
@@ -226,7 +226,7 @@ struct bench {
     size_t threads;
     struct peer peers[PEERS_MAX];
     size_t n_peers;
-    bool only_peers;
+    bool only_peers, quick;    /* quick: the smallest layer alone, to see that all works */
     char file[64], output[64]; /* tensors for the peers, and what they give back */
 };
 
@@ -596,6 +596,8 @@ static bool parse_arguments(struct bench *bench, int count, char **arguments) {
     for (int i = 1; i < count; i++) {
         if (strcmp(arguments[i], "--only-peers") == 0)
             bench->only_peers = true;
+        else if (strcmp(arguments[i], "--quick") == 0)
+            bench->quick = true;
         else if (strcmp(arguments[i], "--peers") == 0 && i + 2 < count)
             start_peers(bench, arguments[i + 1], arguments[i + 2]), i += 2;
         else
@@ -618,23 +620,26 @@ int main(int count, char **arguments) {
     snprintf(bench.file, sizeof bench.file, "/tmp/mhad-bench-%d.tensors", (int)getpid());
     snprintf(bench.output, sizeof bench.output, "/tmp/mhad-bench-%d.output", (int)getpid());
     if (!parse_arguments(&bench, count, arguments)) {
-        fprintf(stderr, "usage: bench_layer [--peers PYTHON NAME,NAME...] [--only-peers]\n");
+        fprintf(stderr, "usage: bench_layer [--peers PYTHON NAME,NAME...] [--only-peers] [--quick]\n");
         return 2;
     }
     bench.pool = mha_pool_new(bench.threads);
     if (!bench.pool) return 2;
     if (!bench.only_peers) print_peak(&bench);
-    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++)
+    const size_t n_layers = sizeof layers / sizeof layers[0];
+    for (size_t i = bench.quick ? n_layers - 1 : 0; i < n_layers; i++)
         for (int f32 = 0; f32 < 2; f32++) {
             struct layer_case c = {f32 ? MHA_F32 : MHA_F64, layers[i].n, layers[i].d, layers[i].h, 0};
             measure_layer(&bench, &c, &layers[i].targets[f32], bench.only_peers ? 50 : 18);
         }
-    measure_decode(&bench, MHA_F64);
-    measure_decode(&bench, MHA_F32);
+    if (!bench.quick) {
+        measure_decode(&bench, MHA_F64);
+        measure_decode(&bench, MHA_F32);
+    }
     for (size_t i = 0; i < bench.n_peers; i++) peer_stop(&bench.peers[i]);
     unlink(bench.file);
     unlink(bench.output);
-    if (!bench.only_peers) {
+    if (!bench.only_peers && !bench.quick) {
         measure_sweep(&bench, MHA_F64);
         measure_sweep(&bench, MHA_F32);
         for (int f32 = 0; f32 < 2; f32++) {

@@ -30,7 +30,8 @@ $1 == "remark" { remarks = remarks "\n" $2; next }
 # start: "| start to ready, median of 30 |     5.10 ms  |     20 ms  | met |"
 /^\| .* \|$/ && !/^\| start and idle/ {
     split($0, f, "|")
-    put(trim(f[2]), trim(f[3]), "", "", "<= " trim(f[4]), trim(f[5]), "")
+    judged = f[2] !~ /fastest|slowest|after one/ # the target is the median's, and idle memory's
+    put(trim(f[2]), trim(f[3]), "", "", judged ? "<= " trim(f[4]) : "", judged ? trim(f[5]) : "", "")
     next
 }
 END {

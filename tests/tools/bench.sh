@@ -6,7 +6,8 @@
 # Model. Every program of tests/bench prints rows (tests/bench/support/rows.h); table.awk makes the table. `make bench` measures
 # against the machine's own peaks, the bare HTTP handler, the C++ library and, where a package index is reachable, NumPy.
 # `make bench-peers` runs the same layers against NumPy, PyTorch and ONNX Runtime, each in its own process, with the same number of
-# threads, in turn with ours. Installing PyTorch may take long: it gets TORCH_SECONDS (1500), once.
+# threads, in turn with ours. BENCH_QUICK=1 takes the smallest layer only and leaves RESULTS.md alone: to see that all works.
+# Installing PyTorch may take long: it gets TORCH_SECONDS (1500), once.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -56,6 +57,8 @@ machine() {
     echo
 }
 
+options=()
+[ -z "${BENCH_QUICK:-}" ] || options=(--quick)
 load=$(cut -d' ' -f1 /proc/loadavg)
 if [ -n "$peers" ]; then
     python=$(tests/tools/venv.sh "$build/peers" numpy threadpoolctl onnx onnxruntime) || python=
@@ -69,15 +72,15 @@ if [ -n "$peers" ]; then
         exit 1
     fi
     load=$(cut -d' ' -f1 /proc/loadavg)
-    measure peers "$programs/bench_layer" --only-peers --peers "$python" numpy,torch,onnxruntime
+    measure peers "$programs/bench_layer" "${options[@]}" --only-peers --peers "$python" numpy,torch,onnxruntime
     table=$(awk -f tests/bench/table.awk "$rows/peers")
     section=peers
 else
     python=$(tests/tools/venv.sh "$build/numpy" numpy threadpoolctl) || python=
     if [ -n "$python" ]; then
-        measure layer "$programs/bench_layer" --peers "$python" numpy
+        measure layer "$programs/bench_layer" "${options[@]}" --peers "$python" numpy
     else
-        measure layer "$programs/bench_layer"
+        measure layer "$programs/bench_layer" "${options[@]}"
     fi
     measure number "$programs/bench_number"
     measure http "$programs/bench_http" "$programs/http_yardstick"
@@ -88,10 +91,12 @@ else
     section=bench
 fi
 printf '%s\n' "$table"
-{
-    machine "$load"
-    printf '%s\n' "$table"
-} | tests/tools/results.sh $section
+if [ -z "${BENCH_QUICK:-}" ]; then
+    {
+        machine "$load"
+        printf '%s\n' "$table"
+    } | tests/tools/results.sh $section
+fi
 if [ ${#failed[@]} -gt 0 ]; then
     echo "bench: could not measure: ${failed[*]}" >&2
     exit 1
