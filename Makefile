@@ -127,6 +127,10 @@ bench-peers: ## adds NumPy, PyTorch and ONNX Runtime, in a private virtual envir
 bench-peers: $(BENCH_BIN) $(BENCH_MORE) $(MHAD) setup-bench
 	$(Q)$(TOOLS)/bench.sh --peers $(BUILD)
 
+bench-layers: ## resident layers over the wire beside FastAPI + orjson + NumPy (where a package index can be reached)
+bench-layers: $(BUILD)/tests/bench/bench_layers $(MHAD) setup-bench
+	$(Q)$(TOOLS)/bench_layers.sh $(BUILD) $<
+
 bench-start: ## start-up time and idle memory of the server
 bench-start: $(BUILD)/tests/bench/start $(MHAD)
 	$(Q)$(BUILD)/tests/bench/start
@@ -309,7 +313,7 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
-.PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers \
+.PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers bench-layers \
         bench-start soak check-fma check-neon accuracy number-table test-safetensors-python test-checkpoint image image-test suite-in-container \
         readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
