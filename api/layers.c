@@ -499,15 +499,16 @@ char *layer_store_list(struct layer_store *store) {
     return fclose(out) == 0 ? text : NULL;
 }
 
+/* Among so many names a near one is looked for; a message must not need memory. */
+#define SUGGEST_MAX 256
+
 void layer_store_suggest(struct layer_store *store, const char *name, char out[LAYER_NAME_MAX + 1]) {
+    const char *names[SUGGEST_MAX];
     out[0] = '\0';
     pthread_mutex_lock(&store->lock);
-    const char **names = reallocarray(NULL, store->count + 1, sizeof *names);
-    if (names) {
-        for (size_t i = 0; i < store->count; i++) names[i] = store->entries[i].name;
-        const char *near = word_suggest(name, names, store->count);
-        if (near) snprintf(out, LAYER_NAME_MAX + 1, "%s", near);
-    }
-    free(names);
+    size_t count = store->count < SUGGEST_MAX ? store->count : SUGGEST_MAX;
+    for (size_t i = 0; i < count; i++) names[i] = store->entries[i].name;
+    const char *near = word_suggest(name, names, count);
+    if (near) snprintf(out, LAYER_NAME_MAX + 1, "%s", near);
     pthread_mutex_unlock(&store->lock);
 }

@@ -181,6 +181,47 @@ static void a_large_request_survives(void **state) {
     free(body);
 }
 
+/* PUT replaces a layer that is there, so that its answer is always the same; then the layer is used and described. */
+static void resident_layers_survive(void **state) {
+    (void)state;
+    if (SANITIZED) skip();
+    static const char layer[] = "{\"W_q\":[[1,2],[3,4]],\"W_k\":[[1,0],[0,1]],\"W_v\":[[1,2],[2,1]],\"W_o\":null,"
+                                "\"b_q\":[1,2],\"num_heads\":1}";
+    struct request put = {.method = "PUT",
+                          .path = "/v1/layers/failing",
+                          .body = layer,
+                          .size = sizeof layer - 1,
+                          .headers = headers,
+                          .timeout = 20};
+    struct reply first = ask(&put);
+    assert_int_equal(first.status, 201);
+    reply_free(&first);
+    survives(&put, 200);
+    post_survives("{\"layer\":\"failing\",\"Q\":[[1,2],[3,4]]}", 200, 0);
+    post_survives("{\"layer\":\"failin\",\"Q\":[[1,2],[3,4]]}", 404, 0);
+    struct request get = {.path = "/v1/layers/failing", .headers = headers, .timeout = 20};
+    survives(&get, 200);
+    get.path = "/v1/layers";
+    survives(&get, 200);
+}
+
+/* Q [1,2] of float32 and the layer above, in and out as safetensors. */
+static void a_binary_request_survives(void **state) {
+    (void)state;
+    if (SANITIZED) skip();
+    static const char json[] = "{\"__metadata__\":{\"mha\":\"{\\\"layer\\\":\\\"failing\\\"}\"},"
+                               "\"Q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}";
+    static const char *const binary[] = {"X-Request-Id: failing", "Connection: close",
+                                         "Content-Type: application/vnd.safetensors",
+                                         "Accept: application/vnd.safetensors", NULL};
+    char body[8 + sizeof json - 1 + 8] = {(char)(sizeof json - 1)};
+    const float q[2] = {1, -2};
+    memcpy(body + 8, json, sizeof json - 1);
+    memcpy(body + 8 + sizeof json - 1, q, 8);
+    struct request request = {.path = "/v1/mha", .body = body, .size = sizeof body, .headers = binary, .timeout = 20};
+    survives(&request, 200);
+}
+
 static void the_health_endpoints_survive(void **state) {
     (void)state;
     if (SANITIZED) skip();
@@ -200,6 +241,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_wrong_request_survives),
         cmocka_unit_test(a_body_that_is_not_json_survives),
         cmocka_unit_test(a_large_request_survives),
+        cmocka_unit_test(resident_layers_survive),
+        cmocka_unit_test(a_binary_request_survives),
         cmocka_unit_test(the_health_endpoints_survive),
     };
     return cmocka_run_group_tests(tests, start, stop);
