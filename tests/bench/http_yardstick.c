@@ -31,13 +31,14 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
 }
 
 int main(int count, char **arguments) {
-    int port = 0, length = 100;
+    long port = 0, length = 100;
     for (int i = 1; i + 1 < count; i += 2) {
-        if (strcmp(arguments[i], "--port") == 0) port = atoi(arguments[i + 1]);
-        if (strcmp(arguments[i], "--length") == 0) length = atoi(arguments[i + 1]);
+        if (strcmp(arguments[i], "--port") == 0) port = strtol(arguments[i + 1], NULL, 10);
+        if (strcmp(arguments[i], "--length") == 0) length = strtol(arguments[i + 1], NULL, 10);
     }
-    char *body = malloc((size_t)length + 1);
-    if (!body || length <= 0) return 2;
+    if (length <= 0) return 2;
+    char *body = malloc((size_t)length);
+    if (!body) return 2;
     memset(body, ' ', (size_t)length);
     memcpy(body, "1", 1); /* any JSON */
     constant = MHD_create_response_from_buffer((size_t)length, body, MHD_RESPMEM_MUST_FREE);

@@ -85,12 +85,12 @@ static void *take_part(void *argument) {
 }
 
 static void run_team(struct team *team) {
-    pthread_t handles[THREADS_MAX];
-    struct member members[THREADS_MAX];
+    pthread_t handles[THREADS_MAX] = {0};
+    struct member members[THREADS_MAX] = {{team, 0}}; /* the caller is the first */
     pthread_barrier_init(&team->gate, NULL, (unsigned)team->threads);
-    for (size_t i = 0; i < team->threads; i++) {
+    for (size_t i = 1; i < team->threads; i++) {
         members[i] = (struct member){team, i};
-        if (i > 0 && pthread_create(&handles[i], NULL, take_part, &members[i]) != 0) {
+        if (pthread_create(&handles[i], NULL, take_part, &members[i]) != 0) {
             fprintf(stderr, "cannot start a thread\n");
             exit(2);
         }
