@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 #include "raw.h"
@@ -16,7 +17,8 @@
 struct load {
     const struct service *service;
     const char *body;
-    unsigned sent, answered, lost, refused_connections, bad;
+    atomic_uint answered;
+    unsigned sent, lost, refused_connections, bad;
     pthread_t thread;
 };
 
@@ -78,9 +80,15 @@ static void sigterm_under(const char *body, size_t clients) {
         load[i] = (struct load){.service = &service, .body = body};
         pthread_create(&load[i].thread, NULL, run_load, &load[i]);
     }
-    usleep(400000);
-    assert_int_equal(service_stop_within(&service, 15), 0);
     unsigned answered = 0;
+    for (int i = 0; i < 1500 && (i < 40 || answered <= 2 * clients);
+         i++) { /* 0.4 s, or more until everybody is at work */
+        usleep(10000);
+        answered = 0;
+        for (size_t c = 0; c < clients; c++) answered += load[c].answered;
+    }
+    assert_int_equal(service_stop_within(&service, 15), 0);
+    answered = 0;
     for (size_t i = 0; i < clients; i++) {
         pthread_join(load[i].thread, NULL);
         answered += load[i].answered;
