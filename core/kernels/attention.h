@@ -30,6 +30,14 @@
 typedef struct VMF(vm_ref) softmax_ref;
 #define LARGEST_FINITE (REAL_BITS == 64 ? (real)0x1.fffffffffffffp+1023 : (real)0x1.fffffep+127)
 
+/* Memory that will be needed next, asked for a few lines at a time while something else is computed. */
+struct ahead {
+    const char *at;
+    size_t lines, per_call;
+};
+
+enum { LINE = 64 };
+
 /* One panel at work. Arrays by lane; a lane is a query row. */
 struct panel {
     int nv;
@@ -44,6 +52,7 @@ struct panel {
     real *q;               /* [d_k][width], scaled */
     real *o;               /* [d_v][width], of the round of keys in work */
     real *o_rounds;        /* [d_v][width], of the rounds before it, relative to base_rounds, magic_rounds */
+    struct ahead ahead;
     struct tile_ref *refs; /* by tile, for maps */
     real *mean_rows;       /* [n_rows][n_kv], for attention_mean */
     real max[NR], base[NR], magic[NR], base_rounds[NR], magic_rounds[NR];
@@ -204,14 +213,33 @@ KERNEL_EVERY_TILE(KERNEL_SCORE)
 static void (*const score_table[NV + 1][MR_MAX + 1])(size_t n, size_t fold, const real *k, size_t k_row, const real *q,
                                                      real *s, bool adds) = {KERNEL_EVERY_TILE(KERNEL_SCORE_ENTRY)};
 
+/* ---- reading ahead ----------------------------------------------------------------------------------------------- */
+
+/* With one panel alone every row of K' and V' is read once, in the order of the products, which no hardware prefetcher
+ * follows well: decoding would wait for memory most of its time. */
+static bool reads_once(const struct mha_attention *a) { return attend_panels(a->problem) == 1; }
+
+static void set_ahead(struct panel *w, const real *from, size_t n, size_t calls) {
+    w->ahead.at = (const char *)from;
+    w->ahead.lines = (n * sizeof(real) + LINE - 1) / LINE;
+    w->ahead.per_call = w->ahead.lines / calls + 1;
+}
+
+KERNEL_INLINE void look_ahead(struct panel *w) {
+    size_t n = w->ahead.per_call < w->ahead.lines ? w->ahead.per_call : w->ahead.lines;
+    w->ahead.lines -= n;
+    for (; n > 0; n--, w->ahead.at += LINE) __builtin_prefetch(w->ahead.at, 0, 2);
+}
+
 /* S^T of n keys that lie one after the other. */
-static void score_keys(const struct panel *w, size_t n, size_t d_k, const real *k, real *s) {
+static void score_keys(struct panel *w, size_t n, size_t d_k, const real *k, real *s) {
     for (size_t c = 0; c < d_k; c += MHA_BLOCK) {
         const size_t block = d_k - c < MHA_BLOCK ? d_k - c : MHA_BLOCK;
         for (size_t j = 0; j < n;) {
             const int mr = tile_rows(w->nv, n - j);
             score_table[w->nv][mr](block, fold_of_score(d_k), k + j * d_k + c, d_k, w->q + c * w->width,
                                    s + j * w->width, c > 0);
+            look_ahead(w);
             j += (size_t)mr;
         }
     }
@@ -227,7 +255,7 @@ static const real *rows_from(const struct mha_attention *a, struct mha_rows rows
 }
 
 /* S^T of keys [key, key + n). */
-static void score_range(const struct mha_attention *a, const struct panel *w, size_t key, size_t n, real *s) {
+static void score_range(const struct mha_attention *a, struct panel *w, size_t key, size_t n, real *s) {
     const size_t d_k = a->problem->d_k;
     while (n > 0) {
         size_t run;
@@ -465,7 +493,7 @@ static void (*const context_table[NV + 1][MR_MAX + 1])(size_t n, size_t first, c
 
 static struct value_rows values_from(const struct mha_attention *a, size_t key) {
     const size_t n_past = a->problem->n_past, d_v = a->problem->d_v;
-    struct value_rows values = {a->v.past, a->v.fresh, 0, d_v};
+    struct value_rows values = {.past = a->v.past, .fresh = a->v.fresh, .row = d_v};
     if (key < n_past) {
         values.past = values.past + key * d_v;
         values.n_past = n_past - key;
@@ -492,7 +520,7 @@ static real careful_sum(const struct tile_at *t, const struct panel *w, const st
     return sum;
 }
 
-static void context_tile(const struct tile_at *t, const struct panel *w, real *alpha) {
+static void context_tile(const struct tile_at *t, struct panel *w, real *alpha) {
     const size_t d_v = t->a->problem->d_v;
     struct value_rows values = values_from(t->a, t->key);
     for (size_t x = 0; t->careful && x < w->n_rows; x++)
@@ -502,9 +530,9 @@ static void context_tile(const struct tile_at *t, const struct panel *w, real *a
         }
     for (size_t c = 0; !t->careful && c < d_v;) {
         const int mr = tile_rows(w->nv, d_v - c);
+        values.column = c;
         context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, alpha);
-        values.past += mr;
-        values.fresh += mr;
+        look_ahead(w);
         c += (size_t)mr;
     }
 }
@@ -680,6 +708,26 @@ static void note_sinks(const struct mha_attention *a, const struct panel *w) {
 
 /* ---- a panel ----------------------------------------------------------------------------------------------------- */
 
+/* Asks for the values of a tile while its scores are computed, and for the keys of the next while its context is. */
+static void ahead_of_scores(const struct tile_at *t, struct panel *w) {
+    const struct mha_problem *p = t->a->problem;
+    if (t->a->context == NULL || t->n == 0 || !reads_once(t->a)) return;
+    size_t run;
+    const real *v = rows_from(t->a, t->a->v, p->d_v, t->key, t->n, &run);
+    const size_t calls = (t->n + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv);
+    set_ahead(w, v, run * p->d_v, calls * ((p->d_k + MHA_BLOCK - 1) / MHA_BLOCK));
+}
+
+static void ahead_of_context(const struct tile_at *t, struct panel *w) {
+    const struct mha_problem *p = t->a->problem;
+    const size_t next = t->tile_key + MHA_KEY_TILE;
+    if (next >= w->last_key || !reads_once(t->a)) return;
+    size_t run;
+    const size_t left = w->last_key - next;
+    const real *k = rows_from(t->a, t->a->k, p->d_k, next, left < MHA_KEY_TILE ? left : MHA_KEY_TILE, &run);
+    set_ahead(w, k, run * p->d_k, (p->d_v + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv));
+}
+
 /* Which keys of a tile get scores: all of them for a map, else what some row may see, from a multiple of 4 on. */
 static void attend_tile(const struct mha_attention *a, struct panel *w, size_t tile_key, real *s, bool careful) {
     const struct mha_problem *p = a->problem;
@@ -692,6 +740,7 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     struct tile_at t = {a, key, end - key, tile_key, s + (key - from) * w->width, careful};
 
     if (from == to) return;
+    ahead_of_scores(&t, w);
     score_range(a, w, from, to - from, s);
     if (!scores_are_finite(&t, w)) note_scores(&t, w);
     if (p->softcap > 0) cap_range(a, w, to - from, s);
@@ -701,6 +750,7 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     real alpha[NR];
     softmax_tile(&t, w, alpha);
     if (wants_attention(a, w)) keep_weights(&t, w);
+    ahead_of_context(&t, w);
     if (a->context != NULL) context_tile(&t, w, alpha);
     if (a->context != NULL && (tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
 }
@@ -777,6 +827,7 @@ static size_t attend_scratch(const struct mha_problem *problem, const struct mha
 static struct panel *open_panel(const struct mha_attention *a, size_t panel, char *scratch,
                                 const struct scratch_plan *plan) {
     struct panel *w = (struct panel *)(void *)(scratch + plan->panel);
+    w->ahead = (struct ahead){0};
     w->q = (real *)(void *)(scratch + plan->q);
     w->o = (real *)(void *)(scratch + plan->o);
     w->o_rounds = (real *)(void *)(scratch + plan->o_rounds);

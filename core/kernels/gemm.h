@@ -83,10 +83,10 @@ KERNEL_INLINE void multiply_rows(const int mr, const int nv, size_t n, size_t fo
     for (int x = 0; x < mr * nv; x++) acc[x] = c[x];
 }
 
-/* Rows of values: the first n_past lie at `past`, the others at `fresh`; `row` numbers apart. */
+/* Rows of values, from `column` on: the first n_past lie at `past`, the others at `fresh`; `row` numbers apart. */
 struct value_rows {
     const real *past, *fresh;
-    size_t n_past, row;
+    size_t n_past, row, column;
 };
 
 /* acc[m*nv + v] = sum over k < n of value[k][m] * b[k*b_row + v*VL], in blocks by fold_end(first_key + k). */
@@ -101,6 +101,7 @@ KERNEL_INLINE void multiply_columns(const int mr, const int nv, size_t n, size_t
         while (k < end) {
             const bool past = k < values->n_past;
             const real *a = past ? values->past + k * values->row : values->fresh + (k - values->n_past) * values->row;
+            a += values->column;
             const size_t stop = past && values->n_past < end ? values->n_past : end;
             for (; k < stop; k++) {
                 vec b_v[NV];

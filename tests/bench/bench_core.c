@@ -161,6 +161,7 @@ struct job {
     size_t n_owned;
     void *workspace;
     struct mha_need need;
+    void *yard; /* as many bytes as the row reads at least, for plain reading */
 };
 
 static void *own(struct job *j, void *p) { return j->owned[j->n_owned++] = p; }
@@ -206,6 +207,7 @@ static struct job *job_new(const struct row *row, enum mha_dtype dtype, size_t t
     }
     j->workspace = checked(aligned_alloc(MHA_ALIGN, (j->need.workspace + MHA_ALIGN - 1) / MHA_ALIGN * MHA_ALIGN));
     memset(j->workspace, 0, j->need.workspace);
+    if (row->decode) j->yard = own(j, numbers(MHA_F32, (size_t)j->need.bytes / 4, 1));
     return j;
 }
 
@@ -269,13 +271,11 @@ static bool measure(const struct row *row, enum mha_dtype dtype, struct mha_pool
     if (cpu > 0.5 && repetitions > 5) repetitions = 5;
     if (cpu < 0.02 && !options->quick) repetitions = MAX_REPETITIONS;
     const size_t times = cpu < 1e-3 ? (size_t)(2e-3 / (cpu + 1e-7)) + 1 : 1;
-    /* for reading: the weights of the cache rows, an array of the same size as all that the row reads */
-    const size_t cache_bytes = row->n_past * row->d * mha_dtype_size(dtype);
     for (size_t x = 0; x < repetitions; x++) {
-        const double before = row->decode ? read_rate(j->p.past_K, cache_bytes) : peak(dtype);
+        const double before = row->decode ? read_rate(j->yard, (size_t)work) : peak(dtype);
         double sum_wall = 0, sum_cpu = 0;
         for (size_t y = 0; y < times; y++) sum_wall += run_once(j, pool, threads, &cpu), sum_cpu += cpu;
-        const double after = row->decode ? read_rate(j->p.past_V, cache_bytes) : peak(dtype);
+        const double after = row->decode ? read_rate(j->yard, (size_t)work) : peak(dtype);
         const double yard = (before + after) / 2 * (row->decode ? 1 : (double)threads);
         wall[x] = sum_wall / (double)times;
         ratio[x] = work / wall[x] / yard;
