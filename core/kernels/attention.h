@@ -49,9 +49,9 @@ struct panel {
     size_t full_begin, full_end; /* keys inside are in every row's span */
     size_t listed[NR];           /* the first place of the head in heads_listed; NOT_LISTED */
     bool any_listed;
-    real *q;               /* [d_k][width], scaled */
-    real *o;               /* [d_v][width], of the round of keys in work */
-    real *o_rounds;        /* [d_v][width], of the rounds before it, relative to base_rounds, magic_rounds */
+    real *q;        /* [d_k][width], scaled */
+    real *o;        /* [d_v][width], of the round of keys in work */
+    real *o_rounds; /* [d_v][width], of the rounds before it, relative to base_rounds, magic_rounds */
     struct ahead ahead;
     struct tile_ref *refs; /* by tile, for maps */
     real *mean_rows;       /* [n_rows][n_kv], for attention_mean */
@@ -341,31 +341,48 @@ static size_t mask_row_of(const struct tile_at *t, const struct panel *w, size_t
     return mha_mask_index(m, t->a->b, w->head[x], w->i[x], t->key);
 }
 
+/* No branch on the mask: a random one would be mispredicted half of the time. */
 static void hide_by_bool_mask(const struct tile_at *t, const struct panel *w) {
-    for (size_t x = 0; x < w->n_rows; x++) {
-        size_t step;
-        const uint8_t *may = (const uint8_t *)t->a->problem->attn_mask.data + mask_row_of(t, w, x, &step);
-        for (size_t j = 0; j < t->n; j++)
-            if (!may[j * step]) t->s[j * w->width + x] = -(real)__builtin_inf();
+    const real keeps[2] = {-(real)__builtin_inf(), 0};
+    const uint8_t *may[NR];
+    size_t step = 0;
+    for (size_t x = 0; x < w->width; x++) { /* lanes without a row read the first row's mask */
+        const size_t row = mask_row_of(t, w, x < w->n_rows ? x : 0, &step);
+        may[x] = (const uint8_t *)t->a->problem->attn_mask.data + row;
+    }
+    for (size_t j = 0; j < t->n; j++) {
+        real keep[NR];
+        for (size_t x = 0; x < w->width; x++) keep[x] = keeps[may[x][j * step] != 0];
+        for (int v = 0; v < w->nv; v++) {
+            real *s = t->s + j * w->width + (size_t)v * VL;
+            const vec k = load(keep + v * VL);
+            store(s, VMF(vm_select)(k == splat(0), load(s), k));
+        }
     }
 }
 
-/* An addend of -infinity hides, whatever the score is. A visible sum that is not finite fails: -infinity here, the rest
- * because it reaches the context. */
+/* An addend of -infinity hides, whatever the score is. */
 static void add_mask(const struct tile_at *t, const struct panel *w) {
-    for (size_t x = 0; x < w->n_rows; x++) {
-        size_t step;
-        const real *addend = (const real *)t->a->problem->attn_mask.data + mask_row_of(t, w, x, &step);
-        for (size_t j = 0; j < t->n; j++) {
-            real *s = t->s + j * w->width + x;
-            const real sum = *s + addend[j * step];
-            const bool hides = addend[j * step] == -(real)__builtin_inf();
-            *s = hides ? -(real)__builtin_inf() : sum;
-            if (!hides && !__builtin_isfinite(sum) &&
-                mha_visible(t->a->problem, t->a->b, w->head[x], w->i[x], t->key + j))
-                note(t->a, w, x, MHA_STAGE_SCORES, 4, t->key + j);
+    const vec hidden = splat(-(real)__builtin_inf());
+    const real *addends[NR];
+    size_t step = 0;
+    for (size_t x = 0; x < w->width; x++) {
+        const size_t row = mask_row_of(t, w, x < w->n_rows ? x : 0, &step);
+        addends[x] = (const real *)t->a->problem->attn_mask.data + row;
+    }
+    vec finite = {0};
+    for (size_t j = 0; j < t->n; j++) {
+        real addend[NR];
+        for (size_t x = 0; x < w->width; x++) addend[x] = addends[x][j * step];
+        for (int v = 0; v < w->nv; v++) {
+            real *s = t->s + j * w->width + (size_t)v * VL;
+            const vec sum = load(s) + load(addend + v * VL);
+            const ivec hides = load(addend + v * VL) == hidden;
+            finite += VMF(vm_select)(hides, splat(0), sum) * 0;
+            store(s, VMF(vm_select)(hides, hidden, sum));
         }
     }
+    if (any_lane(finite)) note_scores(t, w); /* what is hidden is not visible, and does not count there */
 }
 
 /* Adds the mask and hides: a hidden score becomes -infinity. */
@@ -592,6 +609,13 @@ static void clear_map(const struct mha_attention *a, struct panel *w) {
     }
 }
 
+/* row * factor / l */
+static void scale_row(real *row, size_t n, real factor, real l) {
+    size_t j = 0;
+    for (; j + VL <= n; j += VL) store(row + j, load(row + j) * splat(factor) / splat(l));
+    for (; j < n; j++) row[j] = row[j] * factor / l;
+}
+
 static void finish_map_tile(const struct mha_attention *a, struct panel *w, size_t key, size_t n) {
     const struct tile_ref *from = &w->refs[key / MHA_KEY_TILE];
     real factor[NR];
@@ -602,7 +626,7 @@ static void finish_map_tile(const struct mha_attention *a, struct panel *w, size
     for (size_t x = 0; x < w->n_rows; x++) {
         real *row = map_row(a, w, x);
         if (row == NULL || !w->sees[x]) continue;
-        for (size_t j = key; j < key + n; j++) row[j] = row[j] * factor[x] / w->l[x];
+        scale_row(row + key, n, factor[x], w->l[x]);
     }
 }
 
