@@ -5,7 +5,7 @@
 #
 # -std=c11 instead of gnu11, or a lost -ffp-contract=fast, silently turns every FMA into a multiplication and an addition: half
 # the speed and other bytes. So each object that was compiled for an instruction set with FMA and multiplies and adds vectors
-# must have fused ones, all of them together at least FMA_MIN (200), and beside them hardly any separate vector addition of
+# must have fused ones, all of them together at least FMA_MIN (600), and beside them hardly any separate vector addition of
 # products: the last is judged by the share of fused among fused + separate multiplications.
 set -euo pipefail
 
@@ -33,7 +33,7 @@ for set in $sets; do
         printf '%-44s %6d fused %6d plain vector multiplications\n' "$object" "$f" "$p"
         n_fused=$((n_fused + f)) n_plain=$((n_plain + p))
     done
-    if [ "$n_fused" -lt "${FMA_MIN:-200}" ] || [ $((n_plain * 2)) -gt $((n_fused * 3)) ]; then
+    if [ "$n_fused" -lt "${FMA_MIN:-600}" ] || [ $((n_plain * 2)) -gt $((n_fused * 3)) ]; then
         echo "FAIL $set: $n_fused fused multiply-adds beside $n_plain plain multiplications"
         bad=1
     else

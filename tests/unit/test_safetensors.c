@@ -523,7 +523,7 @@ static void the_writer_refuses_sizes_that_overflow(void **state) {
     struct st_out one = {.name = "a", .dtype = ST_F64, .rank = 2, .dim = huge}, many[17];
     assert_null(st_write_header(&one, 1, NULL, 0, &bytes));
     for (int i = 0; i < 17; i++)
-        many[i] = (struct st_out){.name = "abcdefghijklmnopq" + i, .dtype = ST_U8, .rank = 1, .dim = half};
+        many[i] = (struct st_out){.name = &"abcdefghijklmnopq"[i], .dtype = ST_U8, .rank = 1, .dim = half};
     assert_null(st_write_header(many, 17, NULL, 0, &bytes)); /* each fits, the sum does not */
     char *none = st_write_header(NULL, 0, NULL, 0, &bytes);
     assert_non_null(none);
