@@ -32,8 +32,8 @@ static inline size_t base64_decoded_max(size_t characters) { return characters /
 
 void base64_decode_begin(struct base64_decoder *decoder);
 /* Decodes the next piece into out (room for base64_decoded_max(length)); *written = bytes. Errors repeat. */
-enum base64_status base64_decode_feed(struct base64_decoder *decoder, const char *text, size_t length, unsigned char *out,
-                                      size_t *written);
+enum base64_status base64_decode_feed(struct base64_decoder *decoder, const char *text, size_t length,
+                                      unsigned char *out, size_t *written);
 /* The text is complete: BASE64_OK or what is wrong with its end. */
 enum base64_status base64_decode_end(struct base64_decoder *decoder);
 

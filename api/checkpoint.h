@@ -25,7 +25,7 @@ struct checkpoint_layer {
     const char *family; /* "BERT" */
     const char *note;   /* what the caller must know, or NULL */
     bool usable;
-    char refusal[240];  /* why not, when not usable */
+    char refusal[240]; /* why not, when not usable */
     /* per weight, in the order of layer_source: the tensor of the file it is (a slice of), or NULL, and the slice's first byte */
     const struct st_tensor *tensor[LAYER_TENSORS];
     size_t offset[LAYER_TENSORS]; /* from the tensor's begin */

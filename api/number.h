@@ -19,8 +19,8 @@
 
 enum number_status {
     NUMBER_OK = 0,
-    NUMBER_SYNTAX,    /* not a JSON number: 01, 1., .5, +1, 0x10, NaN */
-    NUMBER_OVERFLOW,  /* rounds to infinity: 1e999 */
+    NUMBER_SYNTAX,   /* not a JSON number: 01, 1., .5, +1, 0x10, NaN */
+    NUMBER_OVERFLOW, /* rounds to infinity: 1e999 */
 };
 
 /* Reads the number that begins at text and ends before the first byte not in [0-9+-.eE], which must be at text[i] with

@@ -25,7 +25,7 @@
 
 #include "memory.h"
 
-#define TENSOR_TEXT_RANK_MAX 8
+#define TENSOR_TEXT_RANK_MAX   8
 #define TENSOR_TEXT_NUMBER_MAX 1000 /* characters of one number */
 
 enum tensor_text_status {
@@ -59,7 +59,12 @@ enum {
 };
 
 /* What the elements in `data` are. */
-enum tensor_text_stored { TENSOR_TEXT_STORED_NONE = 0, TENSOR_TEXT_STORED_F64, TENSOR_TEXT_STORED_F32, TENSOR_TEXT_STORED_U8 };
+enum tensor_text_stored {
+    TENSOR_TEXT_STORED_NONE = 0,
+    TENSOR_TEXT_STORED_F64,
+    TENSOR_TEXT_STORED_F32,
+    TENSOR_TEXT_STORED_U8
+};
 
 struct tensor_text {
     /* the result, valid after TENSOR_TEXT_DONE */
@@ -93,8 +98,8 @@ struct tensor_text {
 
 /* Starts a value. `data` and (TENSOR_TEXT_F64_TIES only, else NULL) `ties` are initialised, empty and owned by the caller;
  * they must outlive the reading, their `size` is set here. */
-void tensor_text_begin(struct tensor_text *text, struct mem_grow *data, struct mem_grow *ties, enum tensor_text_reals reals,
-                       unsigned accept);
+void tensor_text_begin(struct tensor_text *text, struct mem_grow *data, struct mem_grow *ties,
+                       enum tensor_text_reals reals, unsigned accept);
 
 /* Takes the next bytes. *used is how many belong to the value: all while MORE, up to and with the last ']' when DONE, no
  * meaning after an error (see offset). Further calls repeat the status and take nothing. */

@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TENSOR_WRITE_RANK_MAX 8
+#define TENSOR_WRITE_RANK_MAX  8
 #define TENSOR_WRITE_BLOCK_MIN 512 /* smallest block tensor_write accepts */
 
 enum tensor_write_format { TENSOR_WRITE_NESTED = 0, TENSOR_WRITE_FLAT, TENSOR_WRITE_BASE64 };

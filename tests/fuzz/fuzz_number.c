@@ -69,7 +69,8 @@ static void check_reading(const char *text, size_t length) {
         return;
     }
     must(used == (size_t)(end - text));
-    double wanted = strtod(text, NULL); /* as far as the grammar goes, strtod agrees where the number ends, but for "0x" */
+    double wanted =
+        strtod(text, NULL); /* as far as the grammar goes, strtod agrees where the number ends, but for "0x" */
     float wanted_f32 = strtof(text, NULL);
     if (*end == 'x' || *end == 'X') return;
     must(status == (isinf(wanted) ? NUMBER_OVERFLOW : NUMBER_OK));

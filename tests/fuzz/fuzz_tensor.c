@@ -78,7 +78,8 @@ static void must_be_alike(const struct reading *a, const struct reading *b) {
 static bool same_leaf(const struct reading *r, const cJSON *node, size_t flat) {
     if (r->text.stored == TENSOR_TEXT_STORED_U8) {
         bool mine = r->data.data[flat] != 0;
-        return cJSON_IsBool(node) ? cJSON_IsTrue(node) == mine : cJSON_IsNumber(node) && node->valuedouble == (double)mine;
+        return cJSON_IsBool(node) ? cJSON_IsTrue(node) == mine
+                                  : cJSON_IsNumber(node) && node->valuedouble == (double)mine;
     }
     double mine = ((const double *)(const void *)r->data.data)[flat];
     if (cJSON_IsNull(node)) return isinf(mine) && mine < 0;
@@ -148,7 +149,8 @@ static void check_float32_later(struct reading *r, const char *text, size_t size
 }
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size) {
-    static const unsigned accepts[] = {TENSOR_TEXT_NUMBERS, TENSOR_TEXT_NUMBERS | TENSOR_TEXT_NULLS | TENSOR_TEXT_BOOLEANS,
+    static const unsigned accepts[] = {TENSOR_TEXT_NUMBERS,
+                                       TENSOR_TEXT_NUMBERS | TENSOR_TEXT_NULLS | TENSOR_TEXT_BOOLEANS,
                                        TENSOR_TEXT_BOOLEANS | TENSOR_TEXT_ZERO_ONE, TENSOR_TEXT_BOOLEANS};
     if (size < 2) return 0;
     enum tensor_text_reals reals = (enum tensor_text_reals)(bytes[0] % 3);
