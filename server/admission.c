@@ -16,7 +16,7 @@
 
 /* Up to here the run is cheaper than handing it over (suspend, wake a worker, resume: 10 to 30 us) and short enough not to
  * keep the other connections waiting: about 100 us on one core. */
-#define INLINE_FLOPS 2e6
+#define INLINE_FLOPS 4e6
 
 /* Threads inherit the niceness of their creator, and only root may lower it again: so a thread of its own creates the pool. */
 struct creation {
