@@ -486,8 +486,8 @@ static size_t cache_tasks(const struct mha_run *run) {
 static void copy_cache(const struct mha_problem *p, void *present, const void *past, const void *projection, size_t d,
                        size_t bg) {
     const size_t row = d * mha_dtype_size(p->dtype);
-    char *to = (char *)present + bg * mha_n_kv(p) * row;
     if (present == NULL || row == 0) return;
+    char *to = (char *)present + bg * mha_n_kv(p) * row;
     if (p->n_past > 0) memcpy(to, (const char *)past + bg * p->n_past * row, p->n_past * row);
     if (projection != NULL && p->n_k > 0)
         memcpy(to + p->n_past * row, (const char *)projection + bg * p->n_k * row, p->n_k * row);

@@ -38,7 +38,7 @@ struct conns {
 /* Accepts what waits at the listener, up to a bounded number. False: no file descriptors left, try later. */
 bool conns_accept(struct service *service, const struct listener *listener);
 /* MHD_OPTION_NOTIFY_CONNECTION, with the service. */
-void conns_notify(void *service, struct MHD_Connection *mhd, void **socket_context,
+void conns_notify(void *context, struct MHD_Connection *mhd, void **socket_context,
                   enum MHD_ConnectionNotificationCode code);
 struct conn *conns_of(struct MHD_Connection *mhd);
 

@@ -15,7 +15,7 @@ struct service;
 struct conn;
 struct request;
 
-void *handler_line(void *service, const char *uri, struct MHD_Connection *mhd);
+void *handler_line(void *context, const char *uri, struct MHD_Connection *mhd);
 enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const char *url, const char *method,
                                const char *version, const char *upload, size_t *upload_size, void **context);
 void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, enum MHD_RequestTerminationCode code);
