@@ -155,7 +155,10 @@ check-neon: ## compares the kernels' and vmath's bits on this CPU with NEON's, c
 check-neon: $(BUILD)/tests/tools/vmath_hash $(BUILD)/tests/tools/core_hash setup-cross
 	$(Q)$(MAKE) --no-print-directory CC=aarch64-linux-gnu-gcc BUILD=build/aarch64 LDFLAGS=-static SETUP=0 \
 	    build/aarch64/tests/tools/vmath_hash build/aarch64/tests/tools/core_hash
-	$(Q)$(BUILD)/tests/tools/vmath_hash && qemu-aarch64 build/aarch64/tests/tools/vmath_hash
+	$(Q)$(BUILD)/tests/tools/vmath_hash > $(BUILD)/vmath_hash.txt
+	$(Q)qemu-aarch64 build/aarch64/tests/tools/vmath_hash > $(BUILD)/vmath_hash_neon.txt
+	$(Q)cat $(BUILD)/vmath_hash.txt $(BUILD)/vmath_hash_neon.txt
+	$(Q)[ "$$(tail -n 1 $(BUILD)/vmath_hash.txt | cut -d' ' -f1-5)" = "$$(tail -n 1 $(BUILD)/vmath_hash_neon.txt | cut -d' ' -f1-5)" ]
 	$(Q)$(BUILD)/tests/tools/core_hash > $(BUILD)/core_hash.txt
 	$(Q)qemu-aarch64 build/aarch64/tests/tools/core_hash | diff $(BUILD)/core_hash.txt - && \
 	    echo "ok   NEON gives the same bytes in $$(wc -l < $(BUILD)/core_hash.txt) blocks of 20 random problems"
