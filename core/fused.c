@@ -31,14 +31,16 @@
 #include <math.h>
 #include <string.h>
 
-#define GROUP_BYTES     ((size_t)12 << 20)  /* Q', K', V' in work, where they are not results */
-#define ROW_BLOCK_BYTES ((size_t)192 << 10) /* rows of x that stay in the second-level cache */
-#define TASK_FLOPS      2.5e7
-#define LEAST_FLOPS     5e5
+#define GROUP_BYTES ((size_t)12 << 20)  /* Q', K', V' in work, where they are not results */
+#define CACHE_BYTES ((size_t)512 << 10) /* a second-level cache, and its ways */
+#define CACHE_WAYS  8
+#define TASK_FLOPS  4e7
+#define LEAST_FLOPS 5e5
 enum {
-    PANELS_AT_ONCE = 4,   /* panels of queries that share a pass over the keys */
+    PANELS_AT_ONCE = 8,   /* panels of queries that share a pass over the keys */
     TASKS_PER_THREAD = 5, /* wanted at least, where there is enough work */
-    ROW_STEP = 24,        /* rows of a task are a multiple of this: no small tiles inside */
+    MOST_ROWS = 192,
+    ROW_STEP = 24, /* rows of a task are a multiple of this: no small tiles inside */
     PACK_ELEMENTS = 1 << 16
 };
 
@@ -155,10 +157,18 @@ static void note_block(struct mha_run *run, const struct product *x, size_t row,
 
 static size_t panels_of(const struct fused *f, size_t columns) { return ceil_div(columns, f->kernels->nr); }
 
+/* Rows of x whose blocks of MHA_BLOCK terms fit three quarters of a second-level cache. Rows that lie a power of two apart
+ * share its sets: of a stride that 2^k divides, a block of c bytes uses c / 2^k of them. */
+static size_t rows_in_cache(const struct product *x, size_t element) {
+    const size_t block = smaller(larger(x->p.n_in, 1), MHA_BLOCK) * element, stride = larger(x->p.x_row, 1) * element;
+    const size_t apart = smaller(stride & (~stride + 1), CACHE_BYTES / CACHE_WAYS);
+    const size_t bytes = CACHE_BYTES / 4 * 3;
+    return smaller(apart > block ? bytes / apart : bytes / block, MOST_ROWS);
+}
+
 /* Cuts a product into tasks of about `flops`. */
 static void cut_product(const struct fused *f, struct product *x, double flops) {
-    const size_t element = mha_dtype_size(f->kernels->dtype), row_bytes = larger(x->p.n_in * element, 1);
-    size_t rows = ROW_BLOCK_BYTES / row_bytes / ROW_STEP * ROW_STEP;
+    size_t rows = rows_in_cache(x, mha_dtype_size(f->kernels->dtype)) / ROW_STEP * ROW_STEP;
     rows = smaller(larger(rows, ROW_STEP), larger(x->n_rows, 1));
     rows = ceil_div(x->n_rows, larger(ceil_div(x->n_rows, rows), 1)); /* even blocks */
     x->rows_per_task = larger(ceil_div(rows, 4) * 4, 1);

@@ -8,8 +8,8 @@
  * rows and vectors are constants to the compiler, so that the accumulators stay in registers; the macros at the end of
  * each section make one function per pair.
  *
- * `project` keeps one block of a panel (MHA_BLOCK rows of B, 16 to 48 KiB) in the first-level cache while the rows of x
- * stream past it, and adds block sums to y in place.
+ * `project` keeps one block of a panel (MHA_BLOCK rows of B, 24 to 48 KiB) in the first-level cache and a block of x in the
+ * second-level cache, and adds block sums to y in place.
  *
  * What this does not do: reorder, split or reduce across lanes anything that would change a bit (core/kernels/kernels.h).
  */
@@ -28,6 +28,7 @@
  * which for small n is shorter. Functions of n alone; with these, errors are below those of NumPy with OpenBLAS
  * (tests/unit/test_accuracy.c). */
 static size_t fold_of_projection(size_t n_in) { return n_in <= 64 ? 8 : n_in <= 256 ? 32 : 128; }
+static size_t larger_of(size_t a, size_t b) { return a > b ? a : b; }
 static size_t fold_of_score(size_t d_k) { return d_k < 64 ? 8 : 64; }
 
 /* Contexts are sums over keys, cut by position alone: where the short block that holds `key` ends. */
@@ -249,13 +250,15 @@ static bool lies_in_vectors(const struct mha_projection *p, struct panel_part pa
     return true;
 }
 
-static vec project_vectors(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part) {
+/* Terms [k, k_end) of all rows; k is a multiple of MHA_BLOCK. */
+static vec project_vectors(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part, size_t k,
+                           size_t k_end) {
     struct project_tile t = {.x_row = p->x_row, .fold = fold_of_projection(p->n_in)};
     const real *b = (const real *)p->panels + part.first * p->n_in, *x = p->x;
     const real *bias = p->bias == NULL ? NULL : (const real *)p->bias + part.first;
     vec finite = {0};
     for (int v = 0; v < part.nv; v++) t.y_v[v] = offset_of(p, part.first + (size_t)v * VL);
-    for (size_t k = 0; k == 0 || k < p->n_in; k += MHA_BLOCK) {
+    do {
         const bool last = k + MHA_BLOCK >= p->n_in;
         t.n = last ? p->n_in - k : MHA_BLOCK;
         t.b = b + k * NR;
@@ -270,11 +273,12 @@ static vec project_vectors(const struct mha_projection *p, size_t row, size_t ro
             if (last) finite += f;
             r += (size_t)mr;
         }
-    }
+        k += MHA_BLOCK;
+    } while (k < k_end);
     return finite;
 }
 
-/* The same for a part whose columns straddle heads or end within a vector: by way of a tile of its own. */
+/* The same, all terms, for a part whose columns straddle heads or end within a vector: by way of a tile of its own. */
 static vec project_scattered(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part) {
     real tile[MR_MAX * NR] __attribute__((aligned(64))), bias[NR];
     struct project_tile t = {.x_row = p->x_row, .fold = fold_of_projection(p->n_in)};
@@ -330,15 +334,22 @@ static bool project_identity(const struct mha_projection *p, size_t row, size_t 
     return finite == 0;
 }
 
+/* Many rows: a block of terms of all panels, then the next block, so that the block of x stays in the second-level cache
+ * while the panels pass by, and each of their blocks in the first-level cache while the rows do. Few rows: panel by panel,
+ * straight through memory. */
 static bool project(const struct mha_projection *p, size_t row, size_t row_end, size_t panel, size_t panel_end) {
     if (p->panels == NULL) return project_identity(p, row, row_end, panel, panel_end);
+    const size_t step = row_end - row <= 4 * MR3 ? larger_of(p->n_in, 1) : MHA_BLOCK;
     vec finite = {0};
-    for (; panel < panel_end; panel++) {
-        const struct panel_part part = part_of(p, panel);
-        if (part.begin >= part.end) continue;
-        finite += lies_in_vectors(p, part) ? project_vectors(p, row, row_end, part)
-                                           : project_scattered(p, row, row_end, part);
-    }
+    for (size_t k = 0; k == 0 || k < p->n_in; k += step)
+        for (size_t x = panel; x < panel_end; x++) {
+            const struct panel_part part = part_of(p, x);
+            if (part.begin >= part.end) continue;
+            if (lies_in_vectors(p, part))
+                finite += project_vectors(p, row, row_end, part, k, k + step);
+            else if (k == 0)
+                finite += project_scattered(p, row, row_end, part);
+        }
     return !any_lane(finite);
 }
 
