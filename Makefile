@@ -55,6 +55,9 @@ endif
 # Whatever OPT says: gcc forms FMAs only from -O2 on, and without them the kernels give other bits.
 KERNEL_OPT := -O2
 # Fuzzers look at readers; instrumenting the kernels for them would take ten times as long to compile (KERNEL_PLAIN=1).
+# gcc 13 and newer may, tuning for some processors, undo FMAs where sums form a chain: in some kernels and not in others, so that
+# a row alone would differ from its row in a batch. Asked for when a recipe runs: the compiler may only just have been installed.
+KERNEL_FMA  = $(shell printf '' | $(CC) -Werror --param=avoid-fma-max-bits=0 -x c -E - >/dev/null 2>&1 && echo --param=avoid-fma-max-bits=0)
 KERNEL_SAN := $(if $(KERNEL_PLAIN),-fno-sanitize=all)
 
 CORE_SRC   := $(wildcard core/*.c)
@@ -237,7 +240,7 @@ $(MHAD): $(BUILD)/server/main.o $(LIBS)
 define kernel_rule
 $(BUILD)/core/kernels/%.$(1).o: core/kernels/%.c $(BUILD)/.flags | setup-build
 	$$(call say,CC)
-	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) $(KERNEL_OPT) $(KERNEL_SAN) -DKERNEL_ISA=$(1) -c -o $$@ $$<
+	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) $(KERNEL_OPT) $$(KERNEL_FMA) $(KERNEL_SAN) -DKERNEL_ISA=$(1) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call kernel_rule,$(i))))
 
@@ -252,7 +255,7 @@ endif
 define isa_probe_rule
 $(BUILD)/tests/unit/isa/%.$(1).o: tests/unit/isa/%.c $(BUILD)/.flags | setup-build
 	$$(call say,CC)
-	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -Wno-psabi $(KERNEL_OPT) -DKERNEL_ISA=$(1) -c -o $$@ $$<
+	$(Q)mkdir -p $$(@D) && $$(CC) $$(ALLFLAGS) $$(ISA_FLAGS_$(1)) -Wno-psabi $(KERNEL_OPT) $$(KERNEL_FMA) -DKERNEL_ISA=$(1) -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call isa_probe_rule,$(i))))
 
