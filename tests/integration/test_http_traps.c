@@ -64,7 +64,7 @@ static const struct shape shapes[] = {
     {"two different Content-Lengths", JSON_POST "Content-Length: 3\r\nContent-Length: 5\r\n\r\n12345" NEXT, 400},
     {"two equal Content-Lengths", JSON_POST "Content-Length: 3\r\nContent-Length: 3\r\n\r\n123" NEXT, 400},
     {"gzip, chunked", JSON_POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", MHD_REFUSES_ITSELF ? 400 : 501},
-    {"identity", JSON_POST "Transfer-Encoding: identity\r\n\r\nabc", 501},
+    {"identity", JSON_POST "Transfer-Encoding: identity\r\n\r\nabc", MHD_REFUSES_ITSELF ? 400 : 501},
     {"xchunked", JSON_POST "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", MHD_REFUSES_ITSELF ? 400 : 501},
     {"chunked twice", JSON_POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" NEXT, 400},
     {"chunked in HTTP/1.0", "POST /v1/mha HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
@@ -93,6 +93,7 @@ static const struct shape shapes[] = {
 /* Every shape gets one answer, then the end; whatever came behind it is not served. */
 static void smuggling_shapes_are_refused_and_the_connection_is_closed(void **state) {
     (void)state;
+    bool all = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         char text[16384];
         int fd = service_connect(&service);
@@ -100,10 +101,12 @@ static void smuggling_shapes_are_refused_and_the_connection_is_closed(void **sta
         size_t size = socket_read_all(fd, text, sizeof text - 1);
         int status = size > 12 ? atoi(text + 9) : 0;
         if (status != shapes[i].status)
-            fail_msg("%s: %d instead of %d:\n%s", shapes[i].name, status, shapes[i].status, text);
-        if (strstr(text, "alive")) fail_msg("%s: the request behind it was served:\n%s", shapes[i].name, text);
+            print_error("%s: %d instead of %d:\n%s\n", shapes[i].name, status, shapes[i].status, text);
+        if (strstr(text, "alive")) print_error("%s: the request behind it was served:\n%s\n", shapes[i].name, text);
+        all = all && status == shapes[i].status && !strstr(text, "alive");
         close(fd);
     }
+    assert_true(all);
     /* a NUL byte cannot stand in a C string */
     static const char nul[] = "GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: b\0c\r\n\r\n";
     int fd = service_connect(&service);
