@@ -85,6 +85,8 @@ BENCH_OBJ  := $(call obj,$(wildcard tests/bench/support/*.c)) # rows of the tabl
 BENCH_MORE := $(BUILD)/tests/bench/http_yardstick $(BUILD)/tests/bench/start
 SOAK_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/soak/soak_*.c))
 FUZZ_BIN   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+THREADED_BIN := $(addprefix $(BUILD)/tests/unit/test_,pool call layers) \
+                $(addprefix $(BUILD)/tests/integration/test_,body_shapes overload drain layers_http)
 export TEST_MHAD = $(BUILD)/mhad
 export CC
 
@@ -114,9 +116,17 @@ lint: setup-build setup-test setup-lint
 	$(Q)$(TOOLS)/lint.sh
 
 sanitize: ## the whole suite under ASan+UBSan, then under TSan
-sanitize:
-	$(Q)$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined test
-	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread test
+sanitize: sanitize-address
+	$(Q)TEST_TIMEOUT=$${TEST_TIMEOUT:-1800} $(MAKE) --no-print-directory BUILD=build/tsan SAN=thread test
+
+sanitize-address: ## the whole suite under ASan+UBSan
+	$(Q)TEST_TIMEOUT=$${TEST_TIMEOUT:-1800} $(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined test
+
+sanitize-threads: ## TSan over the tests that have threads: the pool, calls, layers, and the process under load
+	$(Q)TEST_TIMEOUT=$${TEST_TIMEOUT:-1800} $(MAKE) --no-print-directory BUILD=build/tsan SAN=thread threaded-tests
+
+threaded-tests: $(THREADED_BIN) $(SHIM) $(MHAD)
+	$(Q)$(TOOLS)/run_tests.sh $(THREADED_BIN)
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60), corpus in tests/fuzz/corpus; fails on a finding
 fuzz: setup-build setup-fuzz
@@ -321,7 +331,7 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(LIBS)
 	$(call say,LINK)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o %.a,$^) $(SERVER_LIBS)
 
-.PHONY: all run test unit integration lint sanitize fuzz fuzz-programs unit-programs bench bench-peers bench-layers \
+.PHONY: all run test unit integration lint sanitize sanitize-address sanitize-threads threaded-tests fuzz fuzz-programs unit-programs bench bench-peers bench-layers \
         bench-start soak check-fma check-neon accuracy number-table test-safetensors-python test-checkpoint image image-test suite-in-container \
         readme-test install clean help force $(SETUP_TARGETS)
 .SECONDARY:
