@@ -26,8 +26,8 @@ for program in "$@"; do
     took=$((($(date +%s%N) - started) / 1000000))
 
     # cmocka 1.1.7 and later put the group's name before "Running".
-    if grep -qE '^\[==========\] ([^ ]+: )?Running' "$log"; then
-        planned=$(sed -nE 's/^\[==========\] ([^ ]+: )?Running ([0-9]*) test.*/\2/p' "$log" | awk '{ n += $1 } END { print n + 0 }')
+    if grep -qE '^\[==========\] (.+: )?Running' "$log"; then
+        planned=$(sed -nE 's/^\[==========\] (.+: )?Running ([0-9]*) test.*/\2/p' "$log" | awk '{ n += $1 } END { print n + 0 }')
         ok=$(grep -c '^\[       OK \]' "$log")
         skip=$(grep -c '^\[  SKIPPED \] [A-Za-z_0-9]*$' "$log")
         # cmocka lists skipped tests once more in its summary.
