@@ -38,7 +38,7 @@ while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || [ $port = 8080 ]; do p
 export MHAD_PORT=$port
 ready() {
     local i
-    for ((i = 0; i < 600; i++)); do
+    for ((i = 0; i < ${1:-600}; i++)); do
         curl -sf --noproxy '*' -o /dev/null "http://127.0.0.1:$port/readyz" && return 0
         sleep 0.1
     done
@@ -75,12 +75,12 @@ stop_background() {
     jobs_started=()
     gone
 }
-start_background() { # N
+start_background() { # N [TENTHS OF A SECOND TO WAIT]
     setsid bash -e "$work/$1.run" >"$work/$1.log" 2>&1 </dev/null &
     jobs_started+=($!)
-    ready
-    verdict $? "block $1 gets ready: $(grep -v '^#' "$work/$1.text" | tail -n 1)" || cat "$work/$1.log"
-    ready || cat "$work/$1.log"
+    ready "${2:-600}"
+    verdict $? "block $1 gets ready: $(grep -v '^#' "$work/$1.text" | tail -n 1)"
+    ready 1 || cat "$work/$1.log"
 }
 
 for ((n = 1; ; n++)); do
@@ -100,7 +100,7 @@ for ((n = 1; ; n++)); do
     "sh container")
         if [ "${README_TEST_CONTAINER:-1}" != 0 ]; then
             stop_background
-            start_background "$n"
+            start_background "$n" 12000 # the image is built first
             curl -sf --noproxy '*' -o /dev/null "http://127.0.0.1:$port/healthz"
             verdict $? "block $n: the container answers"
             stop_background
