@@ -45,9 +45,9 @@ static inline ssize_t raw_read(int fd, void *out, size_t max, int ms) {
     return recv(fd, out, max, 0);
 }
 
-/* The value of a header in `head`, NULL if it is not there. In static storage until the next call. */
+/* The value of a header in `head`, NULL if it is not there. In static storage of the thread until its next call. */
 static inline const char *raw_header(const char *head, const char *name) {
-    static char value[1024];
+    static _Thread_local char value[1024];
     size_t length = strlen(name);
     for (const char *line = head; (line = strstr(line, "\r\n")); line += 2) {
         if (strncasecmp(line + 2, name, length) != 0 || line[2 + length] != ':') continue;
