@@ -250,7 +250,9 @@ struct place {
 /* In a result or buffer [samples, heads, rows, d], from (b, head, row) on. */
 static struct place place_in(void *tensor, size_t element, size_t heads, size_t rows, size_t d, size_t b, size_t head,
                              size_t row) {
-    return (struct place){(char *)tensor + ((b * heads + head) * rows + row) * d * element, heads * rows * d, rows * d};
+    char *base = tensor; /* NULL where nothing needs it; even NULL + 0 is not allowed */
+    if (base != NULL) base += ((b * heads + head) * rows + row) * d * element;
+    return (struct place){base, heads * rows * d, rows * d};
 }
 
 static struct place place_q(const struct mha_run *run, const struct fused *f, struct round at) {
@@ -292,7 +294,7 @@ static char *context_of(const struct mha_run *run, const struct fused *f, size_t
     const size_t sample = p->n_q * p->h * p->d_v * mha_dtype_size(p->dtype);
     if (run->result->concat != NULL) return (char *)run->result->concat + b * sample;
     if (context_is_output(p, run->result)) return (char *)run->result->output + b * sample;
-    return f->context + (b - f->chunk * f->plan.samples) * sample;
+    return f->context == NULL ? NULL : f->context + (b - f->chunk * f->plan.samples) * sample;
 }
 
 /* ---- regions ----------------------------------------------------------------------------------------------------- */

@@ -56,7 +56,8 @@ gone() {
 # Stands in for docker where only another engine works.
 mkdir -p "$work/bin"
 if ! docker info >/dev/null 2>&1; then
-    printf '#!/bin/sh\nexec docker/image.sh run "$@"\n' >"$work/bin/docker"
+    # With the PATH of before: image.sh looks for docker itself, and must not find this.
+    printf '#!/bin/sh\nPATH="%s" exec docker/image.sh run "$@"\n' "$PATH" >"$work/bin/docker"
     chmod +x "$work/bin/docker"
 fi
 export PATH="$work/bin:$PATH"
