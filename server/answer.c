@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mhd_errors.h"
 #include "request.h"
 #include "service.h"
 #include "text.h"
@@ -77,7 +78,7 @@ static enum MHD_Result queue(struct request *request, int status, struct MHD_Res
     request->phase = PHASE_ANSWERING;
     request->answered_at = clock_now();
     conn_arm(request->conn, request->answered_at + service->config->write_timeout);
-    enum MHD_Result result = MHD_queue_response(request->conn->mhd, (unsigned)status, response);
+    enum MHD_Result result = mhd_errors_queue(request->conn->mhd, (unsigned)status, response);
     MHD_destroy_response(response);
     return result;
 }
@@ -166,6 +167,7 @@ static ssize_t next_block(void *context, uint64_t position, char *out, size_t ma
     memcpy(out, request->stash + request->stash_sent, size);
     request->stash_sent += size;
     request->bytes_out += size;
+    request->conn->service->progress++;
     /* A second more for every 32 KiB that it has taken, but never more than --write-timeout from now. */
     uint64_t earned = request->conn->deadline.at + size * (NS_PER_SECOND / STASH_BYTES);
     uint64_t most = clock_now() + request->conn->service->config->write_timeout;

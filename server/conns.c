@@ -6,6 +6,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <gnutls/gnutls.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,7 @@ void conns_notify(void *context, struct MHD_Connection *mhd, void **socket_conte
                   enum MHD_ConnectionNotificationCode code) {
     struct service *service = context;
     struct conns *conns = &service->conns;
+    service->progress++;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         struct conn *conn = conns->joining;
         conns->joining = NULL;
@@ -210,19 +212,35 @@ void conn_shut(struct conn *conn) {
     shutdown(conn->fd, SHUT_RDWR);
 }
 
-void conn_answer_raw(struct conn *conn, const struct problem *problem, const char *request_id) {
-    char body[PROBLEM_TEXT_MAX], head[512];
+/* The session, NULL on a plain connection. */
+static gnutls_session_t session_of(const struct conn *conn) {
+    const union MHD_ConnectionInfo *info =
+        conn->tls ? MHD_get_connection_info(conn->mhd, MHD_CONNECTION_INFO_GNUTLS_SESSION) : NULL;
+    return info ? info->tls_session : NULL;
+}
+
+/* What the socket does not take at once is lost: the client has not even read what came before. */
+static void say(struct conn *conn, const char *bytes, size_t size) {
+    gnutls_session_t session = session_of(conn);
     if (!conn->tls) {
-        size_t size = problem_render(problem, request_id, body);
-        int status = problem_status(problem->code);
-        struct text out = text_in(head, sizeof head);
-        text_format(&out, "HTTP/1.1 %d %s\r\nContent-Type: application/problem+json\r\nConnection: close\r\n", status,
-                    MHD_get_reason_phrase_for((unsigned)status));
-        if (request_id[0]) text_format(&out, "X-Request-Id: %s\r\n", request_id);
-        text_format(&out, "Content-Length: %zu\r\n\r\n", size);
-        send_now(conn->fd, head, out.size);
-        send_now(conn->fd, body, size);
+        send_now(conn->fd, bytes, size);
+    } else if (session) {
+        gnutls_record_send(session, bytes, size); /* before or during the handshake it refuses, and so be it */
+        gnutls_bye(session, GNUTLS_SHUT_WR);
     }
+}
+
+void conn_answer_raw(struct conn *conn, const struct problem *problem, const char *request_id) {
+    char body[PROBLEM_TEXT_MAX], bytes[512 + PROBLEM_TEXT_MAX];
+    size_t size = problem_render(problem, request_id, body);
+    int status = problem_status(problem->code);
+    struct text out = text_in(bytes, sizeof bytes);
+    text_format(&out, "HTTP/1.1 %d %s\r\nContent-Type: application/problem+json\r\nConnection: close\r\n", status,
+                MHD_get_reason_phrase_for((unsigned)status));
+    if (request_id[0]) text_format(&out, "X-Request-Id: %s\r\n", request_id);
+    text_format(&out, "Content-Length: %zu\r\n\r\n", size);
+    text_bytes(&out, body, size);
+    say(conn, bytes, out.size);
     conn_shut(conn);
 }
 

@@ -25,6 +25,8 @@ struct conn;
 struct listener;
 
 #define CONN_BUCKETS 1024
+#define CONN_POOL_BYTES                                                                                                \
+    32768 /* per connection in libmicrohttpd: its header and one piece of its body; more gains nothing */
 
 struct conns {
     struct conn *head;
@@ -46,7 +48,7 @@ struct conn *conns_of(struct MHD_Connection *mhd);
 void conn_arm(struct conn *conn, uint64_t at);
 /* Lets libmicrohttpd see the end of the stream. */
 void conn_shut(struct conn *conn);
-/* Writes an answer past libmicrohttpd (plain connections only) and shuts: for requests whose body has not ended. */
+/* Writes an answer past libmicrohttpd, over TLS too, and shuts: for requests that have not come whole. */
 void conn_answer_raw(struct conn *conn, const struct problem *problem, const char *request_id);
 /* For a connection whose client has closed its side: makes libmicrohttpd look again once it has done this turn's work. It reads
  * until a read comes back short and then waits for an edge; a FIN that was already there gives none, and half a request, or an

@@ -216,6 +216,8 @@ void *handler_line(void *context, const char *uri, struct MHD_Connection *mhd) {
     struct request *request = conn ? shelf_take(service) : NULL;
     if (!request) return NULL;
     request->nul_in_path = strstr(uri, "%00") != NULL;
+    request->line.uri = uri;
+    request->line.uri_size = strlen(uri);
     request->conn = conn;
     request->begun = clock_now();
     conn->request = request;
@@ -231,7 +233,9 @@ static enum MHD_Result take_head(struct request *request, const char *url, const
     copy_text(request->path, sizeof request->path, url);
     take_id(request);
     take_trace(request);
-    if (!guard_check(&request->headers, version, &request->problem)) {
+    request->line.method = method;
+    request->line.version = version;
+    if (!guard_check(&request->headers, &request->line, &request->problem)) {
         request->close_after = true; /* nobody knows where the next request begins */
         return answer_problem(request);
     }
@@ -376,7 +380,8 @@ static enum MHD_Result take_end(struct request *request) {
 enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const char *url, const char *method,
                                const char *version, const char *upload, size_t *upload_size, void **context) {
     struct request *request = *context;
-    (void)service, (void)mhd;
+    (void)mhd;
+    ((struct service *)service)->progress++;
     if (!request || request->conn->closing) return MHD_NO;
     switch (request->phase) {
     case PHASE_HEAD:
@@ -420,17 +425,22 @@ void handler_cut(struct request *request) {
     end_early(request);
 }
 
+/* An answer past libmicrohttpd to a request that has not come whole; then the connection is shut. */
+static void tell_and_shut(struct request *request, const struct problem *problem) {
+    request->status = problem_status(problem->code);
+    request->problem = *problem;
+    request->told = true;
+    if (!request->id[0]) take_id(request);
+    conn_answer_raw(request->conn, problem, request->id);
+}
+
 /* The request has not come whole in time. */
 static void too_slow(struct request *request) {
     struct problem late = {.position = -1};
     problem_set(&late, PROBLEM_TIMEOUT, "", "The request did not come whole within %" PRIu64 " ms",
                 (request->phase == PHASE_HEAD ? request->conn->service->config->header_timeout : request->limit_ns) /
                     NS_PER_MS);
-    request->status = problem_status(late.code);
-    request->problem = late;
-    request->told = true;
-    if (!request->id[0]) take_id(request);
-    conn_answer_raw(request->conn, &late, request->id);
+    tell_and_shut(request, &late);
 }
 
 void handler_deadline(struct conn *conn) {
@@ -497,6 +507,28 @@ static void count_request(struct request *request, int status, uint64_t now) {
                     request->bytes_out);
     if (request->call && request->answered_at) metrics_phase(metrics, METRICS_WRITE, request->write_ns);
     metrics->in_flight--;
+}
+
+void handler_refused(struct conn *conn, const struct problem *problem) {
+    struct service *service = conn->service;
+    struct request *request = conn->request;
+    if (request) { /* handler_completed comes */
+        if (request->phase == PHASE_HEAD) headers_read(&request->headers, conn->mhd);
+        tell_and_shut(request, problem);
+        return;
+    }
+    request = shelf_take(service);
+    if (!request) {
+        conn_answer_raw(conn, problem, "");
+        return;
+    }
+    request->conn = conn;
+    request->begun = clock_now();
+    service->metrics.in_flight++;
+    tell_and_shut(request, problem);
+    log_request(request, request->status, clock_now());
+    count_request(request, request->status, clock_now());
+    shelf_give(service, request);
 }
 
 void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, enum MHD_RequestTerminationCode code) {

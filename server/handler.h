@@ -11,6 +11,8 @@
 
 #include <microhttpd.h>
 
+#include "../api/problem.h"
+
 struct service;
 struct conn;
 struct request;
@@ -26,5 +28,7 @@ void handler_client_left(struct conn *conn);
 void handler_run_ended(struct request *request);
 /* Ends a request that is queued or running, with 503 draining. */
 void handler_cut(struct request *request);
+/* libmicrohttpd cannot read the request, or what should have become one: answers, logs and counts it, shuts the connection. */
+void handler_refused(struct conn *conn, const struct problem *problem);
 
 #endif

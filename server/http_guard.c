@@ -29,10 +29,21 @@ static const char *line_flaw(const char *name, size_t name_size, const char *val
         if (*s != ' ' && *s != '\t') return "a header line is folded";
     if (value[value_size + 1] != '\0') return "a header line ends without CR LF, or holds a NUL byte";
 #else
-    (void)value_size, (void)value;
 #endif
+    if (memchr(value, '\r', value_size)) return "a header line holds a CR without LF";
     return is_token(name, name_size) ? NULL
                                      : "a header name holds white space or another character that names may not have";
+}
+
+/* In the same way: "METHOD" NUL "URI" NUL "VERSION" NUL NUL, with nothing between them. */
+static const char *request_line_flaw(const struct request_line *line) {
+    if (strcspn(line->uri, " \t\r") < strlen(line->uri)) return "the path holds white space; write %20";
+#if MHD_VERSION < 0x00097701
+    if (line->method + strlen(line->method) + 1 != line->uri || line->uri + line->uri_size + 1 != line->version)
+        return "the first line holds a NUL byte or too much white space";
+    if (line->version[strlen(line->version) + 1] != '\0') return "the first line ends without CR LF";
+#endif
+    return NULL;
 }
 
 struct wanted {
@@ -78,10 +89,12 @@ void headers_read(struct headers *headers, struct MHD_Connection *connection) {
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, take_line, headers);
 }
 
-bool guard_check(const struct headers *headers, const char *version, struct problem *problem) {
+bool guard_check(const struct headers *headers, const struct request_line *line, struct problem *problem) {
+    const char *version = line->version, *flaw = line->uri ? request_line_flaw(line) : NULL;
     bool http11 = strcmp(version, "HTTP/1.1") == 0;
     if (!http11 && strcmp(version, "HTTP/1.0") != 0)
         return problem_set(problem, PROBLEM_HTTP, "", "The protocol is %.20s; send HTTP/1.1 (or 1.0)", version);
+    if (flaw) return problem_set(problem, PROBLEM_HTTP, "", "In the request header, %s", flaw);
     if (headers->malformed)
         return problem_set(problem, PROBLEM_HTTP, "", "In the request header, %s", headers->malformed);
     if (headers->content_lengths > 1)

@@ -22,8 +22,12 @@
 static const char from_plain[] = "plain", from_secure[] = "secure", from_runs[] = "runs", from_signals[] = "signals";
 
 #define EVENTS_AT_ONCE 64
-#define POOL_BYTES     32768 /* per connection in libmicrohttpd; wire.md measured more to cost more and gain nothing */
 #define ACCEPT_PAUSE   (100 * NS_PER_MS)
+/* libmicrohttpd 0.9.75 asks to be called again at once, and does nothing, for as long as a connection has filled its memory with
+ * the beginning of a line (a chunk's size of 32 KiB). After so many turns in vain it gets its turns at this pace instead, until
+ * the deadline of that request ends it; whatever else happens is still an event and wakes the loop. */
+#define VAIN_TURNS    100
+#define VAIN_PAUSE_MS 20
 
 /* ---- the daemons -------------------------------------------------------------------------------------------------- */
 
@@ -63,7 +67,7 @@ static struct MHD_Daemon *start_daemon(struct service *service, bool secure) {
                             MHD_OPTION_NOTIFY_CONNECTION, conns_notify, (void *)service,                //
                             MHD_OPTION_CONNECTION_LIMIT, (unsigned)service->conns.limit + 16,           //
                             MHD_OPTION_CONNECTION_TIMEOUT, 0u,                                          //
-                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,                     //
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONN_POOL_BYTES,                //
                             MHD_OPTION_ARRAY, options, MHD_OPTION_END);
 }
 
@@ -141,7 +145,9 @@ struct turn {
     uint64_t accept_again_at; /* 0: accepting; else the listeners are out of the set until then */
     uint64_t drain_wake;
     int signal_fd;
-    bool runs_ended; /* the eventfd of admission.c was readable in this turn */
+    uint64_t progress_seen; /* service->progress after the last turn */
+    unsigned vain;          /* turns since then that brought no event and no progress */
+    bool runs_ended;        /* the eventfd of admission.c was readable in this turn */
 };
 
 static void pause_accepting(struct service *service, struct turn *turn) {
@@ -152,18 +158,22 @@ static void pause_accepting(struct service *service, struct turn *turn) {
                 "no file descriptor left (%zu connections): not accepting for 100 ms", service->conns.count);
 }
 
+static bool wants_turn(struct MHD_Daemon *daemon) {
+    MHD_UNSIGNED_LONG_LONG ms;
+    return daemon && MHD_get_timeout(daemon, &ms) == MHD_YES && ms == 0;
+}
+
 /* Milliseconds until something falls due, rounded up; -1: nothing does. */
 static int time_to_wait(struct service *service, const struct turn *turn, uint64_t now) {
-    MHD_UNSIGNED_LONG_LONG ms;
-    if (MHD_get_timeout(service->plain, &ms) == MHD_YES && ms == 0) return 0;
-    if (service->secure && MHD_get_timeout(service->secure, &ms) == MHD_YES && ms == 0) return 0;
+    bool again = wants_turn(service->plain) || wants_turn(service->secure);
+    if (again && turn->vain < VAIN_TURNS) return 0;
     const struct deadline *first = deadline_first(&service->conns.deadlines);
     uint64_t due = first ? first->at : UINT64_MAX;
     if (turn->accept_again_at && turn->accept_again_at < due) due = turn->accept_again_at;
     if (turn->drain.begun && turn->drain_wake < due) due = turn->drain_wake;
-    if (due == UINT64_MAX) return -1;
-    uint64_t wait = due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0;
-    return wait > 60000 ? 60000 : (int)wait;
+    if (due == UINT64_MAX) return again ? VAIN_PAUSE_MS : -1;
+    uint64_t wait = due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0, most = again ? VAIN_PAUSE_MS : 60000;
+    return (int)(wait > most ? most : wait);
 }
 
 static bool is_listener(const struct service *service, const void *what) {
@@ -217,6 +227,8 @@ static bool take_turn(struct service *service, struct turn *turn) {
     take_deadlines(service, clock_now());
     run_daemons(service);
     conns_nudge_all(&service->conns);
+    turn->vain = count == 0 && service->progress == turn->progress_seen ? turn->vain + 1 : 0;
+    turn->progress_seen = service->progress;
     uint64_t now = clock_now();
     if (turn->accept_again_at && now >= turn->accept_again_at) {
         turn->accept_again_at = 0;

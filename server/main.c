@@ -18,6 +18,7 @@
 #include "healthcheck.h"
 #include "layers.h"
 #include "loop.h"
+#include "mhd_errors.h"
 #include "request.h"
 #include "sandbox.h"
 #include "service.h"
@@ -74,6 +75,7 @@ static void set_up_limits(struct service *service, const struct config *config) 
 static int set_up(struct service *service, const struct config *config, int signal_fd) {
     char why[700] = "";
     if (*config->isa && !mha_isa_force(config->isa)) return fail("--isa", "this CPU or this build does not have it");
+    if (!mhd_errors_open()) return fail("libmicrohttpd", "it has no MHD_queue_response");
     if (!set_up_memory(service, config)) return fail("memory", "not enough to start");
     if (!tokens_read(&service->tokens, config->token_file, why, sizeof why)) return fail("--token-file", why);
     if (!tls_read(&service->tls, config, clock_now(), why, sizeof why)) return fail("TLS", why);

@@ -22,8 +22,8 @@ static const char *const methods[METRICS_METHODS] = {"GET",    "HEAD",    "POST"
                                                      "DELETE", "OPTIONS", "PATCH", "other"};
 
 /* Code 0 stands for every other one; 499: the client left before the answer. */
-static const int codes[METRICS_CODES] = {200, 201, 204, 304, 400, 401, 403, 404, 405, 406, 408, 409,
-                                         411, 413, 415, 417, 422, 431, 499, 500, 501, 503, 507, 0};
+static const int codes[METRICS_CODES] = {200, 201, 204, 304, 400, 401, 403, 404, 405, 406, 408, 409, 411,
+                                         413, 414, 415, 417, 422, 431, 499, 500, 501, 503, 505, 507, 0};
 
 /* Upper bounds: nanoseconds, bytes. */
 static const uint64_t time_bounds[METRICS_BUCKETS] = {50000,      100000,      250000,      500000,      1000000,
@@ -91,6 +91,9 @@ enum metrics_reason metrics_reason_of(enum problem_code code) {
     case PROBLEM_UNAUTHORIZED:
         return REJECT_UNAUTHORIZED;
     case PROBLEM_HTTP:
+    case PROBLEM_HTTP_VERSION:
+    case PROBLEM_URI_TOO_LONG:
+    case PROBLEM_HEADERS_TOO_LARGE:
         return REJECT_HTTP;
     default:
         return METRICS_REASONS;

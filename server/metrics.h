@@ -16,7 +16,7 @@
 
 #define METRICS_ROUTES  24 /* of the route table, the last is "other" */
 #define METRICS_METHODS 8
-#define METRICS_CODES   24
+#define METRICS_CODES   26
 #define METRICS_BUCKETS 20
 
 struct histogram {

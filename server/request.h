@@ -62,6 +62,7 @@ struct request {
     enum phase phase;
     bool nul_in_path;         /* %00: what a C string holds of the path is not the path */
     struct route_match match; /* match.route is NULL: no such path or method */
+    struct request_line line;
     struct headers headers;
     char id[ID_MAX + 1];
     char trace_id[33], parent_id[17], trace_flags[3]; /* of a valid traceparent, else "" */

@@ -31,6 +31,7 @@ struct service {
     struct conns conns;
     struct MHD_Daemon *plain, *secure; /* libmicrohttpd, one per kind of connection; secure is NULL without TLS */
     int epoll;
+    uint64_t progress; /* counts what libmicrohttpd brings or takes; stands still while it turns in vain, see loop.c */
     bool ready, draining;
     bool stopping;         /* the drain deadline has passed: nothing new is computed */
     char *scratch;         /* SCRATCH_BYTES for one small answer */

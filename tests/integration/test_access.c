@@ -117,6 +117,59 @@ static long tls_status(const struct service *service, const char *cert, const ch
     return status;
 }
 
+/* TLS on a port of the kernel's choice; readiness is told by the Unix socket, which stays plain. */
+static void start_tls(struct service *service, const char *cert, const char *key, const char *unix_path) {
+    const char *const arguments[] = {"--tls-cert", cert, "--tls-key", key, "--port", "0", "--unix", unix_path, NULL};
+    service_start(service, arguments);
+    for (int i = 0; i < 400 && !service->port; i++) {
+        char *log = service_log(service), *at = strstr(log, "https://127.0.0.1:");
+        if (at) service->port = atoi(at + 18);
+        free(log);
+        usleep(5000);
+    }
+    assert_int_not_equal(service->port, 0);
+}
+
+/* An answer past libmicrohttpd goes through the session of the connection. */
+static void a_bad_length_over_tls_gets_one_problem(void **state) {
+    (void)state;
+    char folder[] = "/tmp/mhad-test-tls-XXXXXX", cert[64], key[64], unix_path[64], url[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(cert, sizeof cert, "%s/cert.pem", folder);
+    snprintf(key, sizeof key, "%s/key.pem", folder);
+    snprintf(unix_path, sizeof unix_path, "%s/sock", folder);
+    make_certificate(folder, "one.test");
+    struct service service;
+    start_tls(&service, cert, key, unix_path);
+    snprintf(url, sizeof url, "https://127.0.0.1:%d/healthz", service.port);
+    CURL *curl = curl_easy_init();
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Length: abc");
+    FILE *body = tmpfile();
+    char text[2048] = "", *type = NULL;
+    long status = 0;
+    curl_easy_setopt(curl, CURLOPT_URL, url);
+    curl_easy_setopt(curl, CURLOPT_CAINFO, cert);
+    curl_easy_setopt(curl, CURLOPT_PROXY, "");
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, body);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT, 10L);
+    assert_int_equal(curl_easy_perform(curl), CURLE_OK); /* not CURLE_RECV_ERROR: TLS was ended properly, too */
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(curl, CURLINFO_CONTENT_TYPE, &type);
+    assert_int_equal(status, 400);
+    assert_string_equal(type, "application/problem+json");
+    rewind(body);
+    assert_true(fread(text, 1, sizeof text - 1, body) > 0);
+    assert_non_null(strstr(text, "\"code\":\"http\""));
+    fclose(body);
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(curl);
+    assert_int_equal(service_stop(&service), 0);
+    unlink(cert);
+    unlink(key);
+    rmdir(folder);
+}
+
 static void tls_serves_with_its_certificate_and_takes_a_new_one_at_sighup(void **state) {
     (void)state;
     char folder[] = "/tmp/mhad-test-tls-XXXXXX", cert[64], key[64], old[64], command[256], unix_path[64];
@@ -126,16 +179,8 @@ static void tls_serves_with_its_certificate_and_takes_a_new_one_at_sighup(void *
     snprintf(old, sizeof old, "%s/old.pem", folder);
     snprintf(unix_path, sizeof unix_path, "%s/sock", folder);
     make_certificate(folder, "first.test");
-    const char *const arguments[] = {"--tls-cert", cert, "--tls-key", key, "--port", "0", "--unix", unix_path, NULL};
     struct service service;
-    service_start(&service, arguments); /* readiness through the Unix socket, which stays plain */
-    for (int i = 0; i < 400 && !service.port; i++) {
-        char *log = service_log(&service), *at = strstr(log, "https://127.0.0.1:");
-        if (at) service.port = atoi(at + 18);
-        free(log);
-        usleep(5000);
-    }
-    assert_int_not_equal(service.port, 0);
+    start_tls(&service, cert, key, unix_path);
     assert_int_equal(tls_status(&service, cert, "/healthz", CURL_SSLVERSION_DEFAULT), 200);
     assert_int_equal(tls_status(&service, cert, "/healthz", CURL_SSLVERSION_TLSv1_2 | CURL_SSLVERSION_MAX_TLSv1_2),
                      200);
@@ -320,6 +365,7 @@ static void every_thread_has_no_new_privileges_and_the_filter(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_valid_token_only_the_probes_answer),
+        cmocka_unit_test(a_bad_length_over_tls_gets_one_problem),
         cmocka_unit_test(tls_serves_with_its_certificate_and_takes_a_new_one_at_sighup),
         cmocka_unit_test(a_unix_socket_has_its_mode_and_replaces_only_a_dead_one),
         cmocka_unit_test(sockets_from_systemd_are_used_and_nothing_else_is_opened),
