@@ -73,6 +73,41 @@ static size_t count_from(struct conns *conns, const struct conn *conn) {
     return count;
 }
 
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+#define SET_ASIDE_MOST 256 /* connections */
+#define SET_ASIDE_PART 8   /* of the budget at most this part */
+
+void conns_set_aside(struct service *service) {
+    const struct config *config = service->config;
+    size_t each = *config->tls_cert ? CONN_TLS_BYTES : CONN_BYTES;
+    size_t count = service->budget.limit / SET_ASIDE_PART / each;
+    if (count > SET_ASIDE_MOST) count = SET_ASIDE_MOST;
+    if (count > config->max_connections) count = (size_t)config->max_connections;
+    service->conns.set_aside = count;
+    service->budget.limit -= count * each;
+}
+
+static bool charge(struct conn *conn) {
+    struct service *service = conn->service;
+    if (service->conns.uncharged < service->conns.set_aside) {
+        service->conns.uncharged++;
+        return true;
+    }
+    size_t bytes = conn->tls ? CONN_TLS_BYTES : CONN_BYTES;
+    if (!mem_charge(&service->budget, bytes)) return false;
+    conn->charged = bytes;
+    return true;
+}
+
+static void free_conn(struct conn *conn) {
+    if (conn->charged)
+        mem_uncharge(&conn->service->budget, conn->charged);
+    else
+        conn->service->conns.uncharged--;
+    free(conn);
+}
+
 /* ---- the set ----------------------------------------------------------------------------------------------------- */
 
 static void insert(struct conns *conns, struct conn *conn) {
@@ -102,7 +137,7 @@ static void remove_conn(struct conns *conns, struct conn *conn) {
     conn_arm(conn, 0);
     unwatch(conn);
     forget_nudge(conns, conn);
-    free(conn);
+    free_conn(conn);
 }
 
 struct conn *conns_of(struct MHD_Connection *mhd) {
@@ -173,6 +208,12 @@ static void add(struct service *service, const struct listener *listener, int fd
                "Your address has as many connections as it may (--max-connections-per-ip)");
         return;
     }
+    if (!charge(conn)) {
+        free(conn);
+        refuse(service, fd, listener->tls, REJECT_MEMORY_BUSY,
+               "Requests and connections hold the memory that another connection needs (--max-memory)");
+        return;
+    }
     service->metrics.connections_total++;
     conns->joining = conn;
     struct MHD_Daemon *daemon = listener->tls ? service->secure : service->plain;
@@ -181,7 +222,7 @@ static void add(struct service *service, const struct listener *listener, int fd
         watch(conn);
         return;
     }
-    if (conns->joining) free(conns->joining); /* else conns_notify has taken it in and out again */
+    if (conns->joining) free_conn(conns->joining); /* else conns_notify has taken it in and out again */
     conns->joining = NULL;
 }
 

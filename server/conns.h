@@ -28,7 +28,14 @@ struct listener;
 #define CONN_POOL_BYTES                                                                                                \
     32768 /* per connection in libmicrohttpd: its header and one piece of its body; more gains nothing */
 
+/* What a connection may hold: libmicrohttpd's memory and its own record, ours, and of TLS the session (measured: tests). */
+#define CONN_BYTES     (CONN_POOL_BYTES + 4096)
+#define CONN_TLS_BYTES (CONN_BYTES + 32768)
+
 struct conns {
+    size_t
+        set_aside; /* connections whose memory was taken from the budget at start: probes get in when requests hold all */
+    size_t uncharged; /* open ones that use it; all others are charged to the budget */
     struct conn *head;
     size_t count, limit, per_ip_limit; /* per_ip_limit 0: none */
     struct deadline_heap deadlines;
@@ -37,6 +44,8 @@ struct conns {
     struct conn *joining; /* handed to libmicrohttpd, which has not said yet that it started */
 };
 
+/* Takes the memory of the first connections out of the budget, before anything is charged to it. */
+void conns_set_aside(struct service *service);
 /* Accepts what waits at the listener, up to a bounded number. False: no file descriptors left, try later. */
 bool conns_accept(struct service *service, const struct listener *listener);
 /* MHD_OPTION_NOTIFY_CONNECTION, with the service. */

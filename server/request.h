@@ -31,6 +31,7 @@ struct conn {
     struct MHD_Connection *mhd;
     int fd;
     bool tls;
+    size_t charged; /* bytes of the budget; 0: of what was set aside */
     bool watched;     /* its fd is in our epoll set, for the end of the client's stream */
     bool half_closed; /* that end has come */
     bool nudge;       /* in conns.nudged */

@@ -146,13 +146,50 @@ static void what_can_never_fit_gets_413_before_anything_is_computed(void **state
     raw_post(fd, "", body);
     struct answer answer = raw_answer(fd, 10000);
     assert_int_equal(answer.status, 413);
-    assert_non_null(strstr(answer.body, "\"limit\":67108864"));
+    double limit = metric(&service, "mha_memory_limit_bytes"); /* 64 MiB without what connections have */
+    assert_true(limit > 55 * 1048576.0 && limit < 64 * 1048576.0);
+    char said[64];
+    snprintf(said, sizeof said, "\"limit\":%.0f", limit);
+    assert_non_null(strstr(answer.body, said));
     assert_true(seconds_now() - start < 2);
     answer_free(&answer);
     close(fd);
     free(body);
     assert_true(metric_becomes(&service, "mha_memory_bytes", 0, 5));
     assert_true(service_status(&service, "VmHWM") < 64 * 1024);
+    assert_int_equal(service_stop(&service), 0);
+}
+
+/* An eighth of 16 MiB is set aside for the first 56 connections, the rest holds 399 more of 36 KiB. Each sends a request, so that
+ * libmicrohttpd touches what it has for it. */
+static void connections_count_against_max_memory(void **state) {
+    (void)state;
+    enum { TRIED = 600, FIT = 56 + 399 };
+    static const char *const arguments[] = {"--max-memory", "16MiB", "--max-body", "1MiB", "--log", "off", NULL};
+    static int fd[TRIED];
+    struct service service;
+    service_start(&service, arguments);
+    double each = 36864, limit = metric(&service, "mha_memory_limit_bytes");
+    long before = service_status(&service, "VmRSS");
+    assert_true(limit == 16 * 1048576.0 - 56 * each);
+    assert_true(metric_becomes(&service, "mha_connections", 1, 5));
+    size_t served = 0, refused = 0;
+    for (size_t i = 0; i < TRIED; i++) {
+        fd[i] = service_connect(&service);
+        raw_say(fd[i], "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        struct answer answer = raw_answer(fd[i], 5000);
+        served += answer.status == 200;
+        refused += answer.status == 503 && strstr(answer.body, "--max-memory") != NULL;
+        answer_free(&answer);
+    }
+    long after = service_status(&service, "VmRSS");
+    assert_true(SANITIZED || after - before <= 16 * 1024);
+    for (size_t i = 0; i < TRIED; i++) close(fd[i]);
+    assert_true(served >= FIT - 1 && served <= FIT); /* the connection of a metric() may not have gone yet */
+    assert_int_equal(served + refused, TRIED);
+    assert_true(metric_becomes(&service, "mha_memory_bytes", 0, 5)); /* all of it came back */
+    assert_true(metric(&service, "mha_memory_peak_bytes") <= limit);
+    assert_true(metric(&service, "mha_rejected_total{reason=\"memory_busy\"}") == (double)refused);
     assert_int_equal(service_stop(&service), 0);
 }
 
@@ -237,6 +274,7 @@ int main(void) {
         cmocka_unit_test(the_deadline_of_the_flag_and_a_lower_one_of_the_header_hold),
         cmocka_unit_test(a_queued_request_meets_its_deadline_too),
         cmocka_unit_test(what_can_never_fit_gets_413_before_anything_is_computed),
+        cmocka_unit_test(connections_count_against_max_memory),
         cmocka_unit_test(probes_answer_within_50_ms_while_every_worker_computes_and_the_queue_is_full),
         cmocka_unit_test(probes_answer_while_a_large_body_is_read_and_a_large_answer_written),
     };
