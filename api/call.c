@@ -29,6 +29,7 @@ struct api_call {
     struct job job;
     struct layer *layer;   /* the resident layer that is used: our reference */
     struct layer_put *put; /* API_LAYER_PUT, else NULL */
+    bool read, unfinished; /* the body has been read to its end; what follows from it is left to do */
     bool built, computed;
     struct mha_run *run;
     char request_id[132];
@@ -160,20 +161,30 @@ static void take_defaults(struct api_call *call, const struct layer_source *sour
     if (!softcap && source->has_softcap) o->softcap = source->softcap;
 }
 
-/* The resident layer that the request names, in the precision it wants; our reference lasts until api_call_close. */
-static bool find_layer(struct api_call *call, const struct mha_layer **packed) {
+/* The resident layer that the request names, if it names one; our reference lasts until api_call_close. */
+static bool find_layer(struct api_call *call) {
     const struct options *o = &call->job.options;
-    struct problem why;
-    *packed = NULL;
     if (!o->layer) return true;
     call->layer = call->env->layers ? layer_store_get(call->env->layers, o->layer) : NULL;
     if (!call->layer) return no_such_layer(call, o->layer);
-    const struct layer_source *source = layer_source(call->layer);
-    take_defaults(call, source);
+    take_defaults(call, layer_source(call->layer));
+    return true;
+}
+
+static enum mha_dtype layer_dtype(const struct api_call *call) {
+    const struct options *o = &call->job.options;
+    return o->has_dtype ? o->dtype : layer_source(call->layer)->dtype;
+}
+
+/* In the precision that the request wants; may take long. */
+static bool pack_layer(struct api_call *call, const struct mha_layer **packed) {
+    struct problem why;
+    *packed = NULL;
+    if (!call->layer) return true;
     problem_init(&why);
-    *packed = layer_packed(call->layer, o->has_dtype ? o->dtype : source->dtype, &why);
+    *packed = layer_packed(call->layer, layer_dtype(call), &why);
     if (*packed) return true;
-    problem_set(&call->problem, why.code, "/layer", "Layer \"%.60s\": %.600s", o->layer, why.detail);
+    problem_set(&call->problem, why.code, "/layer", "Layer \"%.60s\": %.600s", call->job.options.layer, why.detail);
     call->problem.limit = why.limit;
     call->problem.size = why.size;
     return false;
@@ -186,7 +197,7 @@ static bool end_reader(struct api_call *call) {
 static void build(struct api_call *call) {
     const struct mha_layer *layer;
     struct job *job = &call->job;
-    if (!options_read(&call->request, &job->options) || !find_layer(call, &layer)) return;
+    if (!pack_layer(call, &layer)) return;
     if (!request_build(&call->request, layer, call->env->threads, job)) return;
     call->built = true;
     call->run = mha_run_init(job->workspace, &job->problem, &job->result, call->env->threads);
@@ -200,14 +211,38 @@ static void put_layer(struct api_call *call) {
     call->computed = true;
 }
 
-void api_call_end(struct api_call *call) {
-    if (!api_call_failed(call) && end_reader(call)) {
-        if (call->put)
-            put_layer(call);
-        else
-            build(call);
-    }
+/* Up to so many bytes of weights are packed faster than another thread is woken. */
+#define PACKED_AT_ONCE ((size_t)64 << 10)
+
+static bool may_take_long(const struct api_call *call) {
+    if (call->put) return call->env->layers_dir || call->body > PACKED_AT_ONCE;
+    return call->layer && layer_source_bytes(call->layer) > PACKED_AT_ONCE &&
+           !layer_is_packed(call->layer, layer_dtype(call));
+}
+
+/* Ends the reader; what is left then is unfinished. */
+static void read_end(struct api_call *call) {
+    bool good = !api_call_failed(call) && end_reader(call);
     call->document = NULL;
+    call->read = true;
+    call->unfinished = good && (call->put || (options_read(&call->request, &call->job.options) && find_layer(call)));
+}
+
+bool api_call_end_soon(struct api_call *call) {
+    read_end(call);
+    if (call->unfinished && may_take_long(call)) return false;
+    api_call_end(call);
+    return true;
+}
+
+void api_call_end(struct api_call *call) {
+    if (!call->read) read_end(call);
+    if (!call->unfinished) return;
+    call->unfinished = false;
+    if (call->put)
+        put_layer(call);
+    else
+        build(call);
 }
 
 struct problem *api_call_problem(struct api_call *call) {

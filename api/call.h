@@ -45,6 +45,9 @@ struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endp
 void api_call_layer(struct api_call *call, const char *name, bool checkpoint, size_t num_heads);
 void api_call_feed(struct api_call *call, const void *bytes, size_t size);
 void api_call_end(struct api_call *call);
+/* The same, but leaves what may take long (packing large weights, writing a layer's file) and is then false: api_call_end does
+ * the rest, on a thread that may wait. True: it has ended. */
+bool api_call_end_soon(struct api_call *call);
 /* Latches an error from outside (deadline, 413 while reading, draining). Later than an own error it changes nothing. */
 struct problem *api_call_problem(struct api_call *call);
 bool api_call_failed(const struct api_call *call);

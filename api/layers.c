@@ -285,6 +285,19 @@ const struct mha_layer *layer_packed(struct layer *layer, enum mha_dtype dtype, 
     return packed;
 }
 
+bool layer_is_packed(const struct layer *layer, enum mha_dtype dtype) {
+    return atomic_load_explicit(&layer->packed[dtype], memory_order_acquire) != NULL;
+}
+
+size_t layer_source_bytes(const struct layer *layer) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < LAYER_TENSORS; i++) {
+        const struct layer_tensor *t = &layer->source.tensor[i];
+        if (t->given && t->rank) bytes += t->dim[0] * dense_stride(t) * tensor_type_size(t->type);
+    }
+    return bytes;
+}
+
 /* ---- description ------------------------------------------------------------------------------------------------- */
 
 static void print_number(FILE *out, const char *name, double value) {

@@ -94,6 +94,9 @@ void layer_release(struct layer *layer); /* NULL is fine */
  * fits), a weight that is not finite or too large for float32 (422), or the file was changed under us (500). Valid as long as
  * the caller holds his reference. */
 const struct mha_layer *layer_packed(struct layer *layer, enum mha_dtype dtype, struct problem *problem);
+/* Whether that is so already, and how many bytes of weights packing would read. */
+bool layer_is_packed(const struct layer *layer, enum mha_dtype dtype);
+size_t layer_source_bytes(const struct layer *layer);
 const struct layer_source *layer_source(const struct layer *layer);
 /* dtype of the shape is not meaningful. */
 const struct mha_layer_shape *layer_shape(const struct layer *layer);

@@ -47,7 +47,7 @@ static void cut(struct drain *drain, struct service *service, uint64_t now) {
 }
 
 static bool nothing_suspended(const struct service *service) {
-    return service->admission.running == 0 && service->admission.waiting == 0;
+    return service->admission.running == 0 && service->admission.waiting == 0 && service->keeper.count == 0;
 }
 
 bool drain_step(struct drain *drain, struct service *service, uint64_t now, uint64_t *wake) {

@@ -350,8 +350,46 @@ static enum MHD_Result compute_on_pool(struct request *request) {
     return MHD_YES;
 }
 
+/* ---- what may wait for the disk ------------------------------------------------------------------------------------ */
+
+static void client_left_keeper(struct request *request);
+
+/* Hands the request to the keeper, unless it has too many. */
+static enum MHD_Result keep(struct request *request, void (*work)(struct request *request)) {
+    struct service *service = request->conn->service;
+    if (service->stopping)
+        problem_set(&request->problem, PROBLEM_DRAINING, "", "The server is shutting down; send this again elsewhere");
+    else if (service->keeper.count > service->admission.waiting_max)
+        problem_set(&request->problem, PROBLEM_QUEUE_FULL, "",
+                    "%zu changes of layers wait already (--max-queue); try again", service->keeper.count);
+    if (request->problem.code != PROBLEM_NONE) return answer_problem(request);
+    request->work = work;
+    request->run_at = clock_now();
+    MHD_suspend_connection(request->conn->mhd); /* before anybody else may have it */
+    keeper_take(&service->keeper, request);
+    if (request->conn->half_closed) client_left_keeper(request);
+    return MHD_YES;
+}
+
+static void finish_call(struct request *request) { api_call_end(request->call); }
+
+static void call_route(struct request *request) {
+    const struct service *service = request->conn->service;
+    request->match.route->api(&service->env, request->match.name, request->out, request->kept);
+}
+
+static enum MHD_Result keep_route(struct request *request) {
+    request->kept = malloc(sizeof *request->kept);
+    if (!request->kept) {
+        problem_set(&request->problem, PROBLEM_OUT_OF_MEMORY, "", "There is no memory for this right now.");
+        return answer_problem(request);
+    }
+    *request->kept = (struct api_answer){.status = 200, .problem.position = -1};
+    return keep(request, call_route);
+}
+
 static enum MHD_Result take_call_end(struct request *request) {
-    api_call_end(request->call);
+    if (!api_call_end_soon(request->call)) return keep(request, finish_call);
     request->run = api_call_failed(request->call) ? NULL : api_call_run(request->call);
     if (!request->run) return answer_call(request);
     return admission_inline(api_call_flops(request->call)) ? compute_here(request) : compute_on_pool(request);
@@ -360,6 +398,7 @@ static enum MHD_Result take_call_end(struct request *request) {
 static enum MHD_Result answer_at_once(struct request *request, const struct route *route) {
     struct service *service = request->conn->service;
     struct api_answer answer = {.status = 200, .problem.position = -1};
+    if (route->keeps && service->env.layers_dir) return keep_route(request);
     if (route->kind == ROUTE_API)
         route->api(&service->env, request->match.name, request->out, &answer);
     else
@@ -395,7 +434,7 @@ enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const 
             return take_body(request, upload, size);
         }
     case PHASE_COMPUTED:
-        return answer_call(request);
+        return request->kept ? answer_whole(request, request->kept) : answer_call(request);
     default:
         return MHD_YES; /* suspended or answered: nothing to do */
     }
@@ -408,12 +447,39 @@ void handler_run_ended(struct request *request) {
     resume(request);
 }
 
+/* The layer is stored or deleted, or one is packed: then the run itself is still to be done. */
+void handler_kept(struct request *request) {
+    struct service *service = request->conn->service;
+    if (request->call && !request->conn->closing && !api_call_failed(request->call))
+        request->run = api_call_run(request->call);
+    if (request->run && service->stopping) {
+        problem_set(api_call_problem(request->call), PROBLEM_DRAINING, "",
+                    "The server is shutting down; send this again elsewhere");
+        request->run = NULL;
+    }
+    if (!request->run) {
+        request->computed_at = clock_now();
+        resume(request);
+    } else if (admission_inline(api_call_flops(request->call))) {
+        request->run_at = clock_now();
+        mha_run_here(request->run);
+        handler_run_ended(request);
+    } else if (!admission_take(&service->admission, request)) {
+        problem_set(api_call_problem(request->call), PROBLEM_QUEUE_FULL, "",
+                    "%zu computations wait already (--max-queue); try again", service->admission.waiting);
+        request->run = NULL;
+        resume(request);
+    }
+}
+
 void handler_client_left(struct conn *conn) {
     struct request *request = conn->request;
     if (conn->half_closed || conn->closing) return; /* our own shutdown gives another edge */
     conn->half_closed = true;
     if (request && (request->phase == PHASE_QUEUED || request->phase == PHASE_RUNNING))
         client_left(request);
+    else if (request && request->phase == PHASE_KEEPING)
+        client_left_keeper(request);
     else
         conn_nudge(conn);
 }
@@ -434,6 +500,27 @@ static void tell_and_shut(struct request *request, const struct problem *problem
     conn_answer_raw(request->conn, problem, request->id);
 }
 
+/* The keeper goes on with it. */
+static void too_long_kept(struct request *request) {
+    struct problem late = {.position = -1};
+    problem_set(&late, PROBLEM_DEADLINE, "",
+                "The answer was not there after %" PRIu64
+                " ms (--request-timeout, X-Request-Timeout); a change of a layer is "
+                "carried through all the same",
+                request->limit_ns / NS_PER_MS);
+    tell_and_shut(request, &late);
+}
+
+static void client_left_keeper(struct request *request) {
+    request->gone = true;
+    request->conn->service->metrics.disconnects++;
+    problem_set(
+        &request->problem, PROBLEM_HTTP, "",
+        "The client closed its side of the connection before the answer; that is taken as having left. A change of a "
+        "layer is carried through all the same");
+    conn_answer_raw(request->conn, &request->problem, request->id);
+}
+
 /* The request has not come whole in time. */
 static void too_slow(struct request *request) {
     struct problem late = {.position = -1};
@@ -451,6 +538,9 @@ void handler_deadline(struct conn *conn) {
     case PHASE_BODY:
     case PHASE_DISCARD:
         too_slow(request);
+        break;
+    case PHASE_KEEPING:
+        too_long_kept(request);
         break;
     case PHASE_QUEUED:
     case PHASE_RUNNING:
@@ -543,6 +633,8 @@ void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, e
     log_request(request, status, now);
     count_request(request, status, now);
     drop_call(request);
+    if (request->kept && !request->answered_at && !request->kept->borrowed) free(request->kept->body);
+    free(request->kept);
     if (request->stash) mem_uncharge(&service->budget, SCRATCH_BYTES);
     free(request->stash);
     shelf_give(service, request);

@@ -22,10 +22,11 @@ enum MHD_Result handler_access(void *service, struct MHD_Connection *mhd, const 
                                const char *version, const char *upload, size_t *upload_size, void **context);
 void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, enum MHD_RequestTerminationCode code);
 
-/* From the loop: the deadline of a connection has passed; the client has closed its side; a run has ended. */
+/* From the loop: the deadline of a connection has passed; the client has closed its side; a run, the keeper's work has ended. */
 void handler_deadline(struct conn *conn);
 void handler_client_left(struct conn *conn);
 void handler_run_ended(struct request *request);
+void handler_kept(struct request *request);
 /* Ends a request that is queued or running, with 503 draining. */
 void handler_cut(struct request *request);
 /* libmicrohttpd cannot read the request, or what should have become one: answers, logs and counts it, shuts the connection. */

@@ -203,6 +203,12 @@ static void take_ended_runs(struct service *service, struct turn *turn) {
         handler_run_ended(request);
         request = next;
     }
+    request = keeper_collect(&service->keeper);
+    while (request) {
+        struct request *next = request->queue_next;
+        handler_kept(request);
+        request = next;
+    }
 }
 
 static void take_deadlines(struct service *service, uint64_t now) {

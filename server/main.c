@@ -85,6 +85,7 @@ static int set_up(struct service *service, const struct config *config, int sign
     set_up_limits(service, config);
     if (!admission_open(&service->admission, service->env.threads, (size_t)config->max_queue))
         return fail("--threads", "cannot start the workers");
+    if (!keeper_open(&service->keeper, service->admission.eventfd)) return fail("threads", "cannot start another");
     return loop_open(service, signal_fd) ? 0 : 2;
 }
 
@@ -107,6 +108,7 @@ static void say_ready(struct service *service, const char *sandbox) {
 
 /* Workers first, since they may still use what connections own; then connections; then what all used. */
 static void tear_down(struct service *service) {
+    keeper_close(&service->keeper);
     admission_close(&service->admission);
     loop_close(service);
     listeners_close(&service->listeners);

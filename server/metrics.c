@@ -231,6 +231,8 @@ static void print_all(struct text *out, struct service *service) {
            metrics->in_flight);
     single(out, "mha_queue_depth", "gauge", "Computations waiting for the workers.", service->admission.waiting);
     single(out, "mha_running", "gauge", "Computations that the workers have.", service->admission.running);
+    single(out, "mha_keeping", "gauge", "Requests that wait until a layer is packed, stored or deleted.",
+           service->keeper.count);
     single(out, "mha_connections", "gauge", "Open connections.", metrics->connections);
     single(out, "mha_connections_total", "counter", "Connections accepted.", metrics->connections_total);
     single(out, "mha_memory_bytes", "gauge", "Charged to --max-memory now.", atomic_load(&service->budget.used));

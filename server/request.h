@@ -3,12 +3,13 @@
  * server/request.h - a connection and the request that is on it.
  *
  * Model. A `struct conn` lives from accept to close; a `struct request` from the request line to the end of its answer. Both
- * belong to the I/O thread. While a request is with the pool (PHASE_QUEUED, PHASE_RUNNING) its connection is suspended in
+ * belong to the I/O thread. While a request is with the pool or the keeper (KEEPING, QUEUED, RUNNING) its connection is suspended in
  * libmicrohttpd, which then sees no disconnect; our own loop does.
  *
  * Phases, in order (see handler.c):
  *   HEAD     the request line has come, the header is on its way
  *   BODY     the body is fed to the call                     DISCARD   the body is read and dropped, an error stands
+ *   KEEPING  the keeper has it (keeper.h): a layer is packed, stored or deleted
  *   QUEUED   waiting for a place in the pool                 RUNNING   the workers have it
  *   COMPUTED the run has ended, the answer is to be queued   ANSWERING the answer is on its way
  */
@@ -31,7 +32,7 @@ struct conn {
     struct MHD_Connection *mhd;
     int fd;
     bool tls;
-    size_t charged; /* bytes of the budget; 0: of what was set aside */
+    size_t charged;   /* bytes of the budget; 0: of what was set aside */
     bool watched;     /* its fd is in our epoll set, for the end of the client's stream */
     bool half_closed; /* that end has come */
     bool nudge;       /* in conns.nudged */
@@ -49,6 +50,7 @@ enum phase {
     PHASE_HEAD = 0,
     PHASE_BODY,
     PHASE_DISCARD,
+    PHASE_KEEPING,
     PHASE_QUEUED,
     PHASE_RUNNING,
     PHASE_COMPUTED,
@@ -75,6 +77,8 @@ struct request {
 
     struct api_call *call; /* NULL: `problem` is the answer */
     struct mha_run *run;
+    void (*work)(struct request *request); /* KEEPING: what the keeper does */
+    struct api_answer *kept;               /* the answer of a route function that the keeper has called; malloc'd */
     struct request *queue_next; /* QUEUED: in the queue. RUNNING: in the list of ended runs. Free: on the shelf */
     bool cancelled;             /* mha_run_cancel was called */
     bool gone;                  /* the client has left */

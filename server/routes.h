@@ -30,6 +30,7 @@ struct route {
     server_answer_function *server;
     unsigned takes;  /* MEDIA() set of bodies */
     unsigned offers; /* MEDIA() set of answers; 0: its own text type, whatever Accept says */
+    bool keeps;      /* changes files: not on the I/O thread when layers have a directory */
     bool open;       /* answered without a token */
     bool quiet;      /* a success is logged at level debug only */
 };

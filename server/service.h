@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "config.h"
 #include "conns.h"
+#include "keeper.h"
 #include "listen.h"
 #include "log.h"
 #include "metrics.h"
@@ -23,6 +24,7 @@ struct service {
     struct mem_budget budget;
     struct api_env env;
     struct admission admission;
+    struct keeper keeper;
     struct metrics metrics;
     struct log log;
     struct token_list tokens;

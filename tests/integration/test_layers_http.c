@@ -6,7 +6,7 @@
  * Safetensors bodies are laid by our writer (held against the format in tests/unit/test_safetensors.c) from tensors that
  * the test also writes as JSON, so the two wires can be compared number by number.
  */
-#include "harness.h"
+#include "raw.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -758,6 +758,153 @@ static void a_file_that_is_no_layer_stops_the_start_and_is_named(void **state) {
     empty_directory();
 }
 
+/* ---- large layers beside others ---------------------------------------------------------------------------------- */
+
+enum { LARGE = 1900 }; /* 4 matrices of 29 MB */
+
+static char *large_body(size_t *size) {
+    static const char *const names[] = {"W_q", "W_k", "W_v", "W_o"};
+    static const size_t dim[] = {LARGE, LARGE};
+    double *w = matrix_f64(5, LARGE * LARGE);
+    struct st_out tensors[4];
+    for (int i = 0; i < 4; i++)
+        tensors[i] = (struct st_out){.name = names[i], .dtype = ST_F64, .rank = 2, .dim = dim, .data = w};
+    char *body = pack(tensors, 4, "{\"num_heads\":19}", size);
+    free(w);
+    return body;
+}
+
+/* One request on a thread of its own. */
+struct errand {
+    const char *method, *path, *body;
+    const char *const *headers;
+    size_t size;
+    long status;
+    atomic_bool done;
+    pthread_t thread;
+};
+
+static void *run_errand(void *argument) {
+    struct errand *errand = argument;
+    CURL *own = client_new(&service);
+    struct reply reply = send_to(own, errand->method, errand->path, errand->body, errand->size, errand->headers, 0);
+    errand->status = reply.status;
+    if (reply.status >= 300) print_error("%s\n", reply.body);
+    reply_free(&reply);
+    client_free(own);
+    atomic_store(&errand->done, true);
+    return NULL;
+}
+
+static void send_errand(struct errand *errand) {
+    atomic_init(&errand->done, false);
+    assert_int_equal(pthread_create(&errand->thread, NULL, run_errand, errand), 0);
+}
+
+/* Asks /healthz until the errand is done; ms of the slowest answer. */
+static double worst_probe_during(struct errand *errand, size_t *count) {
+    static const struct request probe = {.path = "/healthz"};
+    CURL *own = client_new(&service);
+    double worst = 0;
+    send_errand(errand);
+    for (*count = 0; !atomic_load(&errand->done); ++*count) {
+        double start = seconds_now();
+        struct reply reply = client_send(own, &service, &probe);
+        double ms = 1e3 * (seconds_now() - start);
+        if (ms > worst) worst = ms;
+        assert_int_equal(reply.status, 200);
+        reply_free(&reply);
+        usleep(1000);
+    }
+    pthread_join(errand->thread, NULL);
+    client_free(own);
+    return worst;
+}
+
+static void start_on_directory(void) {
+    const char *const arguments[] = {"--layers", directory, "--layers-writable", "--log", "off", NULL};
+    service_start(&service, arguments);
+    client = client_new(&service);
+}
+
+static int stop_on_directory(void) {
+    client_free(client);
+    return service_stop(&service);
+}
+
+static void probes_answer_within_50_ms_while_a_large_layer_is_stored_and_first_used(void **state) {
+    (void)state;
+    size_t size, count;
+    char *body = large_body(&size), *use = use_json("large", LARGE, "");
+    empty_directory();
+    struct service common = service;
+    CURL *of_common = client;
+    start_on_directory();
+    struct errand put = {"PUT", "/v1/layers/large", body, binary_in_json_out, size, 0, false, 0};
+    double worst = worst_probe_during(&put, &count);
+    print_message("stored %zu MB: worst of %zu probes %.1f ms\n", size / 1000000, count, worst);
+    assert_int_equal(put.status, 201);
+    assert_true(count > 20);
+    assert_true(worst < (SANITIZED ? 1000 : 50));
+    assert_int_equal(count_files("large.safetensors"), 1);
+    char *before = answer_of(use);
+    assert_int_equal(stop_on_directory(), 0);
+    start_on_directory(); /* from the mapped file, which the first request packs */
+    struct errand post = {"POST", "/v1/mha", use, NULL, strlen(use), 0, false, 0};
+    worst = worst_probe_during(&post, &count);
+    print_message("first use: worst of %zu probes %.1f ms\n", count, worst);
+    assert_int_equal(post.status, 200);
+    assert_true(worst < (SANITIZED ? 1000 : 50));
+    char *after = answer_of(use);
+    assert_string_equal(before, after);
+    assert_int_equal(stop_on_directory(), 0);
+    service = common;
+    client = of_common;
+    free(before);
+    free(after);
+    free(use);
+    free(body);
+}
+
+static void a_layer_is_stored_whole_though_its_client_leaves_or_the_server_ends(void **state) {
+    (void)state;
+    size_t size;
+    char *body = large_body(&size), head[256];
+    empty_directory();
+    struct service common = service;
+    CURL *of_common = client;
+    start_on_directory();
+    int fd = service_connect(&service);
+    snprintf(head, sizeof head,
+             "PUT /v1/layers/left HTTP/1.1\r\nHost: x\r\nContent-Type: application/vnd.safetensors\r\n"
+             "Content-Length: %zu\r\n\r\n",
+             size);
+    raw_say(fd, head);
+    assert_true(socket_send(fd, body, size));
+    assert_true(metric_becomes(&service, "mha_keeping", 1, 20));
+    close(fd);
+    assert_true(metric_becomes(&service, "mha_keeping", 0, 60));
+    assert_true(metric_becomes(&service, "mha_connections", 2, 5)); /* of `client` and of metric() */
+    struct reply reply = send_json("GET", "/v1/layers/left", NULL);
+    expect_status(&reply, 200, "\"num_heads\":19");
+    struct errand put = {"PUT", "/v1/layers/ended", body, binary_in_json_out, size, 0, false, 0};
+    send_errand(&put);
+    assert_true(metric_becomes(&service, "mha_keeping", 1, 20));
+    assert_int_equal(stop_on_directory(), 0);
+    pthread_join(put.thread, NULL);
+    assert_int_equal(put.status, 201);
+    assert_int_equal(count_files("left.safetensors") + count_files("ended.safetensors"), 2);
+    assert_int_equal(count_files(".mhad-"), 0);
+    start_on_directory();
+    reply = send_json("GET", "/v1/layers", NULL);
+    expect_status(&reply, 200, "{\"layers\":[\"ended\",\"left\"]}");
+    assert_int_equal(stop_on_directory(), 0);
+    service = common;
+    client = of_common;
+    empty_directory();
+    free(body);
+}
+
 enum { VICTIM = 96 };
 
 static char *victim_bodies[2];
@@ -872,6 +1019,8 @@ int main(void) {
         cmocka_unit_test(layers_count_against_the_budget_and_give_it_back),
         cmocka_unit_test(the_directory_is_loaded_and_written_only_when_writable),
         cmocka_unit_test(a_file_that_is_no_layer_stops_the_start_and_is_named),
+        cmocka_unit_test(probes_answer_within_50_ms_while_a_large_layer_is_stored_and_first_used),
+        cmocka_unit_test(a_layer_is_stored_whole_though_its_client_leaves_or_the_server_ends),
         cmocka_unit_test(a_kill_at_any_moment_leaves_the_old_or_the_new_layer_whole),
     };
     return cmocka_run_group_tests_name("layers over HTTP", tests, start, stop);
