@@ -311,7 +311,10 @@ const char *api_call_content_type(const struct api_call *call) {
 }
 
 void api_call_request_id(struct api_call *call, const char *id) {
-    snprintf(call->request_id, sizeof call->request_id, "%s", id ? id : "");
+    size_t length = id ? strlen(id) : 0;
+    if (length >= sizeof call->request_id) length = sizeof call->request_id - 1;
+    if (length) memcpy(call->request_id, id, length);
+    call->request_id[length] = 0;
 }
 
 /* The whole text of an answer that is one: a problem or what a PUT says. */
@@ -340,17 +343,47 @@ size_t api_call_read(struct api_call *call, char *out, size_t max) {
                                         : response_json_read(&call->json, out, max);
 }
 
+#define SUMMARY_MAX 512
+
+/* Not snprintf: this is part of every request's log line. */
+static char *put_text(char *p, const char *text) {
+    size_t length = strlen(text);
+    memcpy(p, text, length);
+    return p + length;
+}
+
+static char *put_size(char *p, const char *name, size_t value) {
+    char digits[20], *first = digits + sizeof digits;
+    do *--first = (char)('0' + value % 10);
+    while (value /= 10);
+    p = put_text(p, name);
+    size_t length = (size_t)(digits + sizeof digits - first);
+    memcpy(p, first, length);
+    return p + length;
+}
+
+static char *put_summary(char *p, const struct api_call *call) {
+    const struct mha_problem *m = &call->job.problem;
+    p = put_size(p, "B=", m->B);
+    p = put_size(p, " n_q=", m->n_q);
+    p = put_size(p, " n_kv=", m->n_past + m->n_k);
+    p = put_size(p, " h=", m->h);
+    p = put_size(p, " h_kv=", m->h_kv);
+    p = put_size(p, " d_k=", m->d_k);
+    p = put_size(p, " d_v=", m->d_v);
+    p = put_text(p, m->dtype == MHA_F32 ? " float32" : " float64");
+    if (call->job.options.layer) p = put_text(p, " layer");
+    return m->causal ? put_text(p, " causal") : p;
+}
+
 size_t api_call_summary(const struct api_call *call, char *out, size_t max) {
-    const struct mha_problem *p = &call->job.problem;
-    int length;
-    if (!call->built)
-        length = snprintf(out, max, "-");
-    else
-        length =
-            snprintf(out, max, "B=%zu n_q=%zu n_kv=%zu h=%zu h_kv=%zu d_k=%zu d_v=%zu %s%s%s", p->B, p->n_q,
-                     p->n_past + p->n_k, p->h, p->h_kv, p->d_k, p->d_v, p->dtype == MHA_F32 ? "float32" : "float64",
-                     call->job.options.layer ? " layer" : "", p->causal ? " causal" : "");
-    return length < 0 ? 0 : (size_t)length < max ? (size_t)length : max ? max - 1 : 0;
+    char text[SUMMARY_MAX];
+    size_t length = (size_t)((call->built ? put_summary(text, call) : put_text(text, "-")) - text);
+    if (max == 0) return 0;
+    if (length >= max) length = max - 1;
+    memcpy(out, text, length);
+    out[length] = 0;
+    return length;
 }
 
 void api_call_close(struct api_call *call) {

@@ -66,39 +66,53 @@ bool log_begin(struct log *log, enum log_level level, const char *event) {
     return true;
 }
 
-static void field(struct log *log, const char *name) {
+void log_name(struct log *log, const char *name, size_t length) {
     bool json = log->format == LOG_JSON;
-    text_add(&log->buffer, json ? ",\"" : " ");
-    text_add(&log->buffer, name);
-    text_add(&log->buffer, json ? "\":" : "=");
+    if (json)
+        text_add(&log->buffer, ",\"");
+    else
+        text_add(&log->buffer, " ");
+    text_bytes(&log->buffer, name, length);
+    if (json)
+        text_add(&log->buffer, "\":");
+    else
+        text_add(&log->buffer, "=");
 }
 
-void log_string(struct log *log, const char *name, const char *value) {
-    if (!value[0]) return;
-    field(log, name);
-    bool plain = true, spaces = false;
-    for (const char *s = value; plain && *s; s++) {
-        plain = *s >= 0x20 && *s < 0x7F && *s != '"' && *s != '\\';
-        spaces = spaces || *s == ' ';
+#define EACH(byte) (UINT64_C(0x0101010101010101) * (byte))
+
+/* Nonzero if one of the eight bytes is 0. */
+static uint64_t any_zero(uint64_t bytes) { return (bytes - EACH(1)) & ~bytes & EACH(0x80); }
+
+/* Whether all is printable ASCII but for quote and backslash: eight bytes at a time, the last ones filled up with
+ * spaces. */
+static bool is_plain(const char *s, size_t size) {
+    uint64_t odd = 0, bytes;
+    for (; size; s += 8, size -= 8) {
+        bytes = EACH(' ');
+        if (size < 8) {
+            memcpy(&bytes, s, size);
+            size = 8;
+        } else {
+            memcpy(&bytes, s, 8);
+        }
+        odd |= bytes & EACH(0x80);
+        odd |= (bytes - EACH(0x20)) & ~bytes & EACH(0x80);
+        odd |= any_zero(bytes ^ EACH(0x7F)) | any_zero(bytes ^ EACH('"')) | any_zero(bytes ^ EACH('\\'));
     }
-    bool quotes = log->format == LOG_JSON || spaces;
-    if (!plain) {
+    return odd == 0;
+}
+
+void log_value(struct log *log, const char *value) {
+    size_t size = strlen(value);
+    if (!is_plain(value, size)) {
         text_json(&log->buffer, value);
         return;
     }
+    bool quotes = log->format == LOG_JSON || memchr(value, ' ', size);
     if (quotes) text_add(&log->buffer, "\"");
-    text_add(&log->buffer, value);
+    text_bytes(&log->buffer, value, size);
     if (quotes) text_add(&log->buffer, "\"");
-}
-
-void log_count(struct log *log, const char *name, uint64_t value) {
-    field(log, name);
-    text_decimal(&log->buffer, value);
-}
-
-void log_ms(struct log *log, const char *name, uint64_t ns) {
-    field(log, name);
-    text_ms(&log->buffer, ns);
 }
 
 void log_end(struct log *log) {

@@ -30,9 +30,27 @@ void log_open(struct log *log, enum log_format format, enum log_level level, int
 void log_close(struct log *log);
 /* False: this level is not wanted, skip the rest. */
 bool log_begin(struct log *log, enum log_level level, const char *event);
-void log_string(struct log *log, const char *name, const char *value);
-void log_count(struct log *log, const char *name, uint64_t value);
-void log_ms(struct log *log, const char *name, uint64_t ns);
+/* ,"name": or  name= */
+void log_name(struct log *log, const char *name, size_t length);
+void log_value(struct log *log, const char *value);
+
+/* Nothing where the value is "". Inline, so that the length of the name is a constant. */
+static inline void log_string(struct log *log, const char *name, const char *value) {
+    if (!value[0]) return;
+    log_name(log, name, strlen(name));
+    log_value(log, value);
+}
+
+static inline void log_count(struct log *log, const char *name, uint64_t value) {
+    log_name(log, name, strlen(name));
+    text_decimal(&log->buffer, value);
+}
+
+static inline void log_ms(struct log *log, const char *name, uint64_t ns) {
+    log_name(log, name, strlen(name));
+    text_ms(&log->buffer, ns);
+}
+
 void log_end(struct log *log);
 /* A line with one message: log_message(&log, LOG_WARN, "drain", "3 requests were cut"). */
 void log_message(struct log *log, enum log_level level, const char *event, const char *format, ...)

@@ -14,18 +14,13 @@ struct text text_in(char *buffer, size_t capacity) {
     return (struct text){.at = buffer, .size = 0, .capacity = capacity, .cut = false};
 }
 
-void text_bytes(struct text *text, const char *bytes, size_t size) {
+void text_cut(struct text *text, const char *bytes) {
     size_t room = text->capacity - 1 - text->size;
-    if (size > room) {
-        size = room;
-        text->cut = true;
-    }
-    memcpy(text->at + text->size, bytes, size);
-    text->size += size;
+    text->cut = true;
+    memcpy(text->at + text->size, bytes, room);
+    text->size += room;
     text->at[text->size] = '\0';
 }
-
-void text_add(struct text *text, const char *string) { text_bytes(text, string, strlen(string)); }
 
 void text_format(struct text *text, const char *format, ...) {
     size_t room = text->capacity - text->size;
@@ -87,9 +82,10 @@ void text_padded(struct text *text, uint64_t value, unsigned digits) {
 }
 
 void text_decimal(struct text *text, uint64_t value) {
-    unsigned digits = 1;
-    for (uint64_t rest = value; rest >= 10; rest /= 10) digits++;
-    text_padded(text, value, digits);
+    char buffer[20], *first = buffer + sizeof buffer;
+    do *--first = (char)('0' + value % 10);
+    while (value /= 10);
+    text_bytes(text, first, (size_t)(buffer + sizeof buffer - first));
 }
 
 void text_hex(struct text *text, uint64_t value) {
@@ -99,9 +95,13 @@ void text_hex(struct text *text, uint64_t value) {
 }
 
 void text_ms(struct text *text, uint64_t ns) {
-    text_decimal(text, ns / 1000000);
-    text_bytes(text, ".", 1);
-    text_padded(text, ns / 1000 % 1000, 3);
+    char buffer[24], *first = buffer + sizeof buffer;
+    uint64_t us = ns / 1000;
+    for (int place = 0; place < 4 || us; place++, us /= 10) {
+        if (place == 3) *--first = '.';
+        *--first = (char)('0' + us % 10);
+    }
+    text_bytes(text, first, (size_t)(buffer + sizeof buffer - first));
 }
 
 void text_seconds(struct text *text, uint64_t ns) {

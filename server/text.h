@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct text {
     char *at;        /* the buffer */
@@ -23,8 +24,22 @@ struct text {
 
 /* An empty text in buffer[capacity]. */
 struct text text_in(char *buffer, size_t capacity);
-void text_bytes(struct text *text, const char *bytes, size_t size);
-void text_add(struct text *text, const char *string);
+/* What did not fit: the part that still does, and cut. */
+void text_cut(struct text *text, const char *bytes);
+
+/* Inline, so that the length of a literal is a constant: a log line is mostly literals. */
+static inline void text_bytes(struct text *text, const char *bytes, size_t size) {
+    if (__builtin_expect(size > text->capacity - 1 - text->size, 0)) {
+        text_cut(text, bytes);
+        return;
+    }
+    char *end = text->at + text->size;
+    memcpy(end, bytes, size);
+    end[size] = '\0';
+    text->size += size;
+}
+
+static inline void text_add(struct text *text, const char *string) { text_bytes(text, string, strlen(string)); }
 void text_decimal(struct text *text, uint64_t value);
 void text_hex(struct text *text, uint64_t value); /* 16 digits */
 void text_format(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
