@@ -17,8 +17,8 @@
 #define BITS  (TENSOR_TEXT_BOOLEANS | TENSOR_TEXT_ZERO_ONE)
 #define BOTH  (IN_MHA | IN_LAYER)
 
-#define TENSOR(id, where, accept, form) [T_##id] = {#id, FIELD_TENSOR, T_##id, where, accept, form}
-#define OPTION(id, where, form)         [TENSOR_COUNT + O_##id] = {#id, FIELD_OPTION, O_##id, where, 0, form}
+#define TENSOR(id, where, accept, form) [T_##id] = {#id, sizeof #id - 1, FIELD_TENSOR, T_##id, where, accept, form}
+#define OPTION(id, where, form)         [TENSOR_COUNT + O_##id] = {#id, sizeof #id - 1, FIELD_OPTION, O_##id, where, 0, form}
 
 const struct field fields[FIELD_COUNT] = {
     TENSOR(Q, IN_MHA, REALS, "[n_q, d_q] or [B, n_q, d_q]"),
@@ -58,8 +58,7 @@ const struct field fields[FIELD_COUNT] = {
 
 const struct field *field_find(const char *name, size_t length) {
     for (size_t i = 0; i < FIELD_COUNT; i++)
-        if (fields[i].name[0] == name[0] && strncmp(fields[i].name, name, length) == 0 && fields[i].name[length] == 0)
-            return &fields[i];
+        if (fields[i].length == length && memcmp(fields[i].name, name, length) == 0) return &fields[i];
     return NULL;
 }
 

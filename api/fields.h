@@ -60,6 +60,7 @@ enum field_kind { FIELD_TENSOR, FIELD_OPTION };
 
 struct field {
     const char *name;
+    size_t length; /* of the name */
     enum field_kind kind;
     int id;           /* enum tensor_id or enum option_id */
     unsigned where;   /* IN_... */

@@ -73,10 +73,20 @@ static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to *
 
 static char *align_up(char *p) { return p + (-(uintptr_t)p & (ALIGNMENT - 1)); }
 
-/* A malloc'ed, charged chunk. */
-static struct chunk *chunk_new(struct mem_budget *budget, size_t bytes) {
+/* A kept chunk is written to by whoever comes next, so that a sanitizer would not see a use after free. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KEEPS_CHUNKS false
+#else
+#define KEEPS_CHUNKS true
+#endif
+
+/* A charged first chunk: the one that the last request left, or a new one. Keeping it saves malloc from merging and splitting 32
+ * KiB for every small request. */
+static struct chunk *first_chunk(struct mem_budget *budget) {
+    const size_t bytes = FIRST_CHUNK;
     if (refused(budget) || !mem_charge(budget, bytes)) return NULL;
-    struct chunk *chunk = malloc(bytes);
+    struct chunk *chunk = budget->keeps_chunk ? atomic_exchange(&budget->kept, NULL) : NULL;
+    if (!chunk) chunk = malloc(bytes);
     if (!chunk) {
         mem_uncharge(budget, bytes);
         return NULL;
@@ -86,8 +96,17 @@ static struct chunk *chunk_new(struct mem_budget *budget, size_t bytes) {
     return chunk;
 }
 
+/* Keeps the chunk if none is kept, else frees it. */
+static void give_back(struct mem_budget *budget, struct chunk *first) {
+    void *none = NULL;
+    if (KEEPS_CHUNKS && budget->keeps_chunk && atomic_compare_exchange_strong(&budget->kept, &none, first)) return;
+    free(first);
+}
+
+void mem_budget_close(struct mem_budget *budget) { free(atomic_exchange(&budget->kept, NULL)); }
+
 struct mem_arena *mem_arena_new(struct mem_budget *budget) {
-    struct chunk *chunk = chunk_new(budget, FIRST_CHUNK);
+    struct chunk *chunk = first_chunk(budget);
     if (!chunk) return NULL;
     struct mem_arena *arena = (struct mem_arena *)(chunk + 1);
     *arena = (struct mem_arena){.budget = budget,
@@ -106,7 +125,10 @@ void mem_arena_free(struct mem_arena *arena) {
         if (slot->base) munmap(slot->base, slot->mapped);
     for (struct chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
         next = chunk->next; /* the last one holds the arena */
-        free(chunk);
+        if (next)
+            free(chunk);
+        else
+            give_back(budget, chunk);
     }
     mem_uncharge(budget, used);
 }

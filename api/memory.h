@@ -20,6 +20,10 @@ struct mem_budget {
     size_t limit;       /* bytes; set once before use */
     atomic_size_t used; /* bytes charged now */
     atomic_size_t peak; /* most ever charged */
+    /* One first chunk that an arena has left behind, for the next one; uncharged. Only where keeps_chunk is set, and then whoever
+     * set it calls mem_budget_close. */
+    bool keeps_chunk;
+    _Atomic(void *) kept;
     /* Tests only: asked before every allocation; true = behave as if the allocator had said no. NULL in the server. */
     bool (*refuse)(void *refuse_arg);
     void *refuse_arg;
@@ -28,6 +32,9 @@ struct mem_budget {
 /* True and charged, or false and nothing changed. Never overflows. */
 bool mem_charge(struct mem_budget *budget, size_t bytes);
 void mem_uncharge(struct mem_budget *budget, size_t bytes);
+
+/* Frees what the budget keeps. */
+void mem_budget_close(struct mem_budget *budget);
 
 enum mem_status {
     MEM_OK = 0,

@@ -62,7 +62,9 @@ static bool wrong(struct request *request, enum problem_code code, const char *p
 }
 
 static const cJSON *option(const struct request *request, enum option_id id) {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(request->rest, field_of_option(id)->name);
+    const struct field *field = field_of_option(id);
+    if (!(request->seen >> (field - fields) & 1)) return NULL;
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(request->rest, field->name);
     return value && !cJSON_IsNull(value) ? value : NULL;
 }
 

@@ -200,6 +200,20 @@ static bool note_tie(struct tensor_text *text, struct walk *walk, struct number_
     return true;
 }
 
+/* 7 or 0.5: what small examples are made of: one digit, perhaps a point and another, and a delimiter. Sets *tenths; NULL if it is
+ * something else. One division by ten then rounds it right, because both are exact. */
+NUMBER_INLINE const char *short_number(const char *p, unsigned *tenths) {
+    unsigned whole = (unsigned)(unsigned char)*p - '0', fraction = 0;
+    if (whole > 9) return NULL;
+    if (p[1] == '.') {
+        fraction = (unsigned)(unsigned char)p[2] - '0';
+        if (fraction > 9) return NULL;
+        p += 2;
+    }
+    *tenths = whole * 10 + fraction;
+    return (class_at(p + 1) & CLASS_TOKEN) != 0 ? NULL : p + 1;
+}
+
 /* Reads numbers from walk->p (at the first byte of one) as long as the row goes on plainly: a comma, perhaps one space, the
  * next number. One copy per element type. */
 NUMBER_INLINE bool row_of_reals(struct tensor_text *text, struct walk *walk, enum tensor_text_reals reals) {
@@ -211,19 +225,27 @@ NUMBER_INLINE bool row_of_reals(struct tensor_text *text, struct walk *walk, enu
     for (;;) {
         double wide = 0;
         float narrow = 0;
-        const char *after = number_scan(p, end, &parts);
-        enum number_status status = NUMBER_SYNTAX;
-        if (after != NULL)
-            status = reals == TENSOR_TEXT_F32 ? number_finish_f32(&parts, &narrow) : number_finish_f64(&parts, &wide);
-        if (__builtin_expect(status != NUMBER_OK || after - p > TENSOR_TEXT_NUMBER_MAX, 0)) {
-            text->count = count;
-            walk->p = p;
-            return fail_number(text, walk, status);
-        }
-        if (reals == TENSOR_TEXT_F64_TIES && __builtin_expect(number_beside_f32(wide), 0)) {
-            text->count = count;
-            walk->p = p;
-            if (!note_tie(text, walk, parts, wide)) return false;
+        unsigned tenths;
+        const char *after = short_number(p, &tenths);
+        if (after != NULL) {
+            wide = (double)tenths / 10; /* not near the middle of two float32 */
+            narrow = (float)tenths / 10;
+        } else {
+            enum number_status status = NUMBER_SYNTAX;
+            after = number_scan(p, end, &parts);
+            if (after != NULL)
+                status =
+                    reals == TENSOR_TEXT_F32 ? number_finish_f32(&parts, &narrow) : number_finish_f64(&parts, &wide);
+            if (__builtin_expect(status != NUMBER_OK || after - p > TENSOR_TEXT_NUMBER_MAX, 0)) {
+                text->count = count;
+                walk->p = p;
+                return fail_number(text, walk, status);
+            }
+            if (reals == TENSOR_TEXT_F64_TIES && __builtin_expect(number_beside_f32(wide), 0)) {
+                text->count = count;
+                walk->p = p;
+                if (!note_tie(text, walk, parts, wide)) return false;
+            }
         }
         if (reals == TENSOR_TEXT_F32)
             data32[count++] = narrow;

@@ -58,6 +58,7 @@ static size_t raise_file_limit(size_t connections) {
 static bool set_up_memory(struct service *service, const struct config *config) {
     service->budget.limit = (size_t)config->max_memory;
     conns_set_aside(service);
+    service->budget.keeps_chunk = true;
     service->env.budget = &service->budget;
     service->env.max_body = (size_t)config->max_body;
     service->env.threads = config->threads ? (size_t)config->threads : cpus_granted();
@@ -116,6 +117,7 @@ static void tear_down(struct service *service) {
     tls_free(&service->tls);
     layers_close(service);
     shelf_clear(service);
+    mem_budget_close(&service->budget);
     free(service->scratch);
 }
 

@@ -235,6 +235,27 @@ static void the_test_hook_refuses_one_allocation(void **state) {
     assert_int_equal(used(&budget), 0);
 }
 
+static void a_kept_chunk_is_uncharged_and_serves_the_next_arena(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB, .keeps_chunk = true};
+    for (int round = 0; round < 3; round++) {
+        struct mem_arena *one = mem_arena_new(&budget), *two = mem_arena_new(&budget);
+        assert_non_null(one);
+        assert_non_null(two);
+        assert_ptr_not_equal(one, two);
+        memset(mem_alloc(one, 20 * KIB, NULL), round, 20 * KIB);
+        assert_non_null(mem_alloc(one, 40 * KIB, NULL)); /* a second chunk, which is not kept */
+        mem_arena_free(one);
+        mem_arena_free(two);
+        assert_int_equal(used(&budget), 0);
+    }
+    mem_budget_close(&budget);
+    assert_null(atomic_load(&budget.kept));
+    budget.limit = 100;
+    assert_null(mem_arena_new(&budget));
+    mem_budget_close(&budget);
+}
+
 static void products_and_sums_that_overflow_are_seen(void **state) {
     (void)state;
     size_t out = 42;
@@ -257,6 +278,7 @@ int main(void) {
         cmocka_unit_test(a_growth_that_is_refused_leaves_the_block_as_it_was),
         cmocka_unit_test(mappings_are_given_back_to_the_system),
         cmocka_unit_test(the_test_hook_refuses_one_allocation),
+        cmocka_unit_test(a_kept_chunk_is_uncharged_and_serves_the_next_arena),
         cmocka_unit_test(products_and_sums_that_overflow_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

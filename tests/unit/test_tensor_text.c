@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../api/number.h"
 #include "../../api/tensor_text.h"
 
 /* ---- tools -------------------------------------------------------------------------------------------------------- */
@@ -389,6 +390,36 @@ static void endless_tokens_are_refused_early_and_alike(void **state) {
     free(text);
 }
 
+/* One digit, or two around a point, take a shorter road; the number reader's road is the other one. */
+static void short_numbers_are_those_of_the_number_reader(void **state) {
+    (void)state;
+    static const char *const tails[] = {"", "0", "e1", "e-1", ".0", "5", "x", "."};
+    static const enum tensor_text_reals reals[] = {TENSOR_TEXT_F64, TENSOR_TEXT_F32, TENSOR_TEXT_F64_TIES};
+    for (int tenths = 0; tenths < 110; tenths++)
+        for (size_t t = 0; t < sizeof tails / sizeof tails[0]; t++)
+            for (size_t k = 0; k < 3; k++) {
+                char text[32], number[24];
+                int length = tenths < 100
+                                 ? snprintf(number, sizeof number, "%d.%d%s", tenths / 10, tenths % 10, tails[t])
+                                 : snprintf(number, sizeof number, "%d%s", tenths - 100, tails[t]);
+                snprintf(text, sizeof text, "[%s,2]", number);
+                struct reading r;
+                size_t used64, used32;
+                double wide = 0;
+                float narrow = 0;
+                number[length] = ',';
+                bool good = number_read_f64(number, (size_t)length + 1, &wide, &used64) == NUMBER_OK &&
+                            number_read_f32(number, (size_t)length + 1, &narrow, &used32) == NUMBER_OK &&
+                            used64 == (size_t)length;
+                read_all(&r, text, reals[k], REALS, 0);
+                if (good != (r.status == TENSOR_TEXT_DONE)) fail_msg("%s: status %d", text, (int)r.status);
+                if (good && reals[k] == TENSOR_TEXT_F32) assert_memory_equal(r.data.data, &narrow, sizeof narrow);
+                if (good && reals[k] != TENSOR_TEXT_F32) assert_memory_equal(r.data.data, &wide, sizeof wide);
+                assert_int_equal(r.ties.size, 0);
+                end(&r);
+            }
+}
+
 static void memory_that_runs_out_is_an_error_and_not_a_crash(void **state) {
     (void)state;
     static const char piece[] = "0.25,0.125,1,";
@@ -640,6 +671,7 @@ int main(void) {
         cmocka_unit_test(a_number_too_large_for_float32_is_named),
         cmocka_unit_test(numbers_of_a_thousand_characters_are_read_and_longer_ones_refused),
         cmocka_unit_test(endless_tokens_are_refused_early_and_alike),
+        cmocka_unit_test(short_numbers_are_those_of_the_number_reader),
         cmocka_unit_test(memory_that_runs_out_is_an_error_and_not_a_crash),
         cmocka_unit_test(every_split_point_gives_the_same),
         cmocka_unit_test(random_documents_do_not_depend_on_their_chunks),
