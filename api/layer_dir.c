@@ -287,9 +287,22 @@ static bool write_temporary(const char *temporary, const struct layer_source *so
     return ok;
 }
 
+/* A file holds one number for an element, and says of which dtype. */
+static bool can_be_kept(const struct layer_source *source, struct problem *problem) {
+    for (size_t i = 0; i < LAYER_TENSORS; i++)
+        if (source->tensor[i].ties_size)
+            return problem_set(problem, PROBLEM_MISSING_FIELD, "/dtype",
+                               "%s holds numbers that float32 rounds one way from the text and another way from "
+                               "float64, and a layer's file "
+                               "keeps one of them: say \"dtype\": \"float64\" or \"float32\".",
+                               field_of_tensor((enum tensor_id)(T_W_q + i))->name);
+    return true;
+}
+
 struct layer *layer_dir_put(const char *directory, const char *name, const struct layer *layer,
                             struct mem_budget *budget, struct problem *problem) {
     char final[PATH_ROOM], json[PATH_ROOM], temporary[PATH_ROOM];
+    if (!can_be_kept(layer_source(layer), problem)) return NULL;
     if (!join(final, directory, name, ".safetensors", problem) || !join(json, directory, name, ".json", problem) ||
         !join(temporary, directory, TEMPORARY, name, problem))
         return NULL;

@@ -8,6 +8,7 @@
  */
 #include "layers.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -84,6 +85,32 @@ static void *gather_rows(const struct layer_tensor *t, struct mem_arena *arena, 
     return rows;
 }
 
+/* float32 with one rounding of the JSON text; NULL without *problem when one is too large for it, which tensor_convert tells. */
+static float *round_once(const struct layer_tensor *t, struct mem_arena *arena, struct mem_budget *budget, size_t count,
+                         const char *name, struct problem *problem) {
+    enum mem_status why = MEM_TOO_LARGE;
+    size_t bytes, note = SIZE_MAX;
+    float *narrow = mem_mul(count, sizeof *narrow, &bytes) ? mem_alloc(arena, bytes, &why) : NULL;
+    const char *tie = t->ties, *end = tie + t->ties_size;
+    if (!narrow) {
+        problem_memory(problem, why, budget, "", count, name);
+        return NULL;
+    }
+    memcpy(&note, tie, sizeof note);
+    for (size_t i = 0; i < count; i++) {
+        double wide;
+        memcpy(&wide, t->data + i * sizeof wide, sizeof wide);
+        narrow[i] = (float)wide;
+        if (note >> 1 == i) {
+            narrow[i] = tensor_text_round_tie(wide, note & 1);
+            note = SIZE_MAX;
+            if ((tie += sizeof note) != end) memcpy(&note, tie, sizeof note);
+        }
+        if (isinf(narrow[i])) return NULL;
+    }
+    return narrow;
+}
+
 static bool make_tensor(const struct layer_tensor *from, enum tensor_id id, struct request *request, bool gather) {
     struct tensor *to = &request->tensor[id];
     if (!from->given) {
@@ -147,6 +174,9 @@ bool layer_read_request(struct request *request, struct layer_source *source) {
             !tensor_convert(tensor, name, options.dtype, false, request->arena, request->budget, request->problem))
             return false;
         source->tensor[i] = view_of(tensor);
+        if (options.has_dtype || !tensor->text) continue; /* said: what is kept is that dtype's number */
+        source->tensor[i].ties = tensor->ties.data;
+        source->tensor[i].ties_size = tensor->ties.size;
     }
     return true;
 }
@@ -240,12 +270,29 @@ static struct mha_layer *pack_weights(struct layer *layer, const struct mha_laye
     return NULL;
 }
 
+/* Makes the tensors with ties float32. */
+static bool use_ties(const struct layer *layer, struct request *request, struct problem *problem) {
+    for (size_t i = 0; i < LAYER_TENSORS; i++) {
+        const struct layer_tensor *from = &layer->source.tensor[i];
+        struct tensor *to = &request->tensor[T_W_q + i];
+        if (!from->ties_size) continue;
+        float *narrow = round_once(from, request->arena, request->budget, to->count,
+                                   field_of_tensor((enum tensor_id)(T_W_q + i))->name, problem);
+        if (problem->code != PROBLEM_NONE) return false;
+        if (!narrow) continue;
+        to->data = narrow;
+        to->type = TENSOR_F32;
+    }
+    return true;
+}
+
 static struct mha_layer *pack_in(struct layer *layer, enum mha_dtype dtype, struct mem_arena *arena,
                                  struct request *request, struct problem *problem) {
     struct options options;
     struct mha_layer_shape shape;
     struct mha_weights weights = {0};
     if (!make_request(&layer->source, arena, layer->budget, request, &options, true, problem)) return NULL;
+    if (dtype == MHA_F32 && !use_ties(layer, request, problem)) return NULL;
     if (!weights_build(request, &options, dtype, &unknown_widths, &shape, &weights)) return NULL;
     return pack_weights(layer, &shape, &weights, problem);
 }

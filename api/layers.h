@@ -4,7 +4,8 @@
  *
  * Model. A `struct layer` is immutable but for its packed forms: the weights as they came (the *source*: float64, float32,
  * float16 or bfloat16, in memory of its own or in a mapped file) and, per working precision, the packed form that core
- * computes with. A packed form is made when it is first needed (PUT makes the one of its `dtype` at once) and kept: a layer can
+ * computes with. Numbers of JSON text without a `dtype` are kept as float64 with notes on ties, so that either form is one
+ * rounding of the text, as it is for weights sent with a request. A packed form is made when it is first needed (PUT makes the one of its `dtype` at once) and kept: a layer can
  * serve float64 and float32 requests, each from the same source by one exact widening or one rounding. What a layer holds of
  * memory is charged to the process's budget until it is freed; mapped files are not charged, they are the kernel's cache.
  *
@@ -42,6 +43,9 @@ struct layer_tensor {
     size_t dim[3];
     size_t stride; /* elements from one row (index of dim[0]) to the next; the product of the others when dense */
     const unsigned char *data; /* any alignment */
+    /* float64 from JSON text without a dtype: how to make float32 with one rounding of the text (tensor_text.h); same owner */
+    const char *ties;
+    size_t ties_size; /* bytes */
 };
 
 /* A mapped file that several layers share. */

@@ -447,8 +447,7 @@ void tensor_text_path(const struct tensor_text *text, size_t flat, size_t index[
     }
 }
 
-/* value, exactly between two float32, rounded as a text just above (or below) it. */
-static float round_off_tie(double value, bool above) {
+float tensor_text_round_tie(double value, bool above) {
     float rounded = (float)value;
     if (above && (double)rounded < value) return nextafterf(rounded, INFINITY);
     if (!above && (double)rounded > value) return nextafterf(rounded, -INFINITY);
@@ -467,7 +466,7 @@ enum tensor_text_status tensor_text_to_f32(struct tensor_text *text) {
         memcpy(&wide, data + i * sizeof wide, sizeof wide);
         float narrow = (float)wide;
         if (tied >> 1 == i) {
-            narrow = round_off_tie(wide, (tied & 1) != 0);
+            narrow = tensor_text_round_tie(wide, (tied & 1) != 0);
             tie += sizeof tied;
             tied = SIZE_MAX;
             if (tie != ties_end) memcpy(&tied, tie, sizeof tied);

@@ -112,6 +112,10 @@ bool tensor_text_only_zero_one(const struct tensor_text *text);
  * DONE, or OUT_OF_RANGE with index when an element is too large for float32 (offset is then meaningless). */
 enum tensor_text_status tensor_text_to_f32(struct tensor_text *text);
 
+/* `value`, which lies exactly between two float32, as a text just above (or below) it is rounded: what `ties` are for. Each note
+ * there is a size_t, (element << 1) + (1 if above), in the order of the elements. */
+float tensor_text_round_tie(double value, bool above);
+
 /* Path of element number `flat` by the dimensions read. */
 void tensor_text_path(const struct tensor_text *text, size_t flat, size_t index[TENSOR_TEXT_RANK_MAX]);
 
