@@ -412,6 +412,22 @@ size_t socket_read_all(int fd, char *out, size_t max) {
     return size;
 }
 
+struct service group_service;
+CURL *group_client;
+
+int group_start(void **state) {
+    (void)state;
+    service_start(&group_service, NULL);
+    group_client = client_new(&group_service);
+    return 0;
+}
+
+int group_stop(void **state) {
+    (void)state;
+    client_free(group_client);
+    return service_stop(&group_service);
+}
+
 /* ---- comparing -----------------------------------------------------------------------------------------------------
  */
 

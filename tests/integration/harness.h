@@ -99,6 +99,13 @@ bool socket_send(int fd, const void *bytes, size_t size);
  * bytes). */
 size_t socket_read_all(int fd, char *out, size_t max);
 
+/* A server and a kept connection for all tests of a group: cmocka's set-up and tear-down (default arguments; the tear-down fails
+ * unless the server ends with 0). */
+extern struct service group_service;
+extern CURL *group_client;
+int group_start(void **state);
+int group_stop(void **state);
+
 /* ---- comparing
  * --------------------------------------------------------------------------------------------------------- */
 

@@ -14,22 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct service service;
-static CURL *client;
-
-static int start(void **state) {
-    (void)state;
-    service_start(&service, NULL);
-    client = client_new(&service);
-    return 0;
-}
-
-static int stop(void **state) {
-    (void)state;
-    client_free(client);
-    return service_stop(&service);
-}
-
 static bool status_allowed(const cJSON *allowed, long status) {
     if (cJSON_IsNumber(allowed)) return (long)allowed->valuedouble == status;
     for (const cJSON *each = allowed ? allowed->child : NULL; each; each = each->next)
@@ -72,7 +56,7 @@ static void check_words(const cJSON *document, const cJSON *answer) {
 static void replay(void **state) {
     const struct http_case *entry = *state;
     struct request request = {.path = "/v1/mha", .body = entry->body, .size = entry->body_size};
-    struct reply reply = client_send(client, &service, &request);
+    struct reply reply = client_send(group_client, &group_service, &request);
     if (!status_allowed(cJSON_GetObjectItemCaseSensitive(entry->document, "status"), reply.status))
         fail_msg("status %ld (%s): %.600s", reply.status, curl_easy_strerror(reply.curl), reply.body);
     cJSON *answer = reply_json(&reply);
@@ -96,7 +80,7 @@ int main(void) {
     if (!tests) return 1;
     for (size_t i = 0; i < count; i++)
         tests[i] = (struct CMUnitTest){.name = cases[i].name, .test_func = replay, .initial_state = &cases[i]};
-    int failed = _cmocka_run_group_tests("cases", tests, count, start, stop);
+    int failed = _cmocka_run_group_tests("cases", tests, count, group_start, group_stop);
     free(tests);
     http_cases_free(cases, count);
     return failed;

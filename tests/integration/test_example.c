@@ -20,29 +20,13 @@
 /* Each output column takes from both heads: columns of W_o mix rows 0, 1 (head 1) with rows 2, 3 (head 2). */
 #define MIXING "[[0.5,0,1,-1],[0,0.5,0,2],[0.5,0,-1,0],[0,0.5,0,1]]"
 
-static struct service service;
-static CURL *client;
-
-static int start(void **state) {
-    (void)state;
-    service_start(&service, NULL);
-    client = client_new(&service);
-    return 0;
-}
-
-static int stop(void **state) {
-    (void)state;
-    client_free(client);
-    return service_stop(&service);
-}
-
 static cJSON *ask(const char *W_o, const char *more) {
     char body[1024];
     snprintf(body, sizeof body,
              "{\"Q\":" X ",\"K\":" X ",\"V\":" X ",\"W_q\":" W ",\"W_k\":" W ",\"W_v\":" W
              ",\"W_o\":%s,\"num_heads\":2%s}",
              W_o, more);
-    struct reply reply = client_post(client, &service, body);
+    struct reply reply = client_post(group_client, &group_service, body);
     if (reply.status != 200) fail_msg("status %ld: %s", reply.status, reply.body);
     cJSON *answer = reply_json(&reply);
     reply_free(&reply);
@@ -202,5 +186,5 @@ int main(void) {
         cmocka_unit_test(a_causal_decoder_sees_the_first_token_only_from_the_first),
         cmocka_unit_test(trace_has_every_step_and_by_default_there_is_only_the_output),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, group_start, group_stop);
 }

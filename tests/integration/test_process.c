@@ -292,6 +292,30 @@ static void check_metrics_page(const char *page) {
     }
 }
 
+/* No series comes twice. */
+static void check_series(const char *page) {
+    for (const char *line = page; *line; line = strchr(line, '\n') + 1) {
+        char series[300];
+        if (line[0] == '#') continue;
+        size_t length = (size_t)(strchr(line, '\n') - line);
+        while (length && line[length] != ' ') length--;
+        snprintf(series, sizeof series, "\n%.*s ", (int)length, line);
+        if (strstr(strchr(line, '\n'), series)) fail_msg("%s comes twice", series + 1);
+    }
+}
+
+/* Prometheus's own checker, where it is installed. */
+static void check_with_promtool(const char *page) {
+    if (system("command -v promtool >/dev/null 2>&1") != 0) {
+        print_message("promtool is not on PATH: its check of the page is skipped\n");
+        return;
+    }
+    FILE *promtool = popen("promtool check metrics", "w");
+    assert_non_null(promtool);
+    fputs(page, promtool);
+    assert_int_equal(pclose(promtool), 0);
+}
+
 static void metrics_follow_the_text_format_and_count_what_happened(void **state) {
     (void)state;
     struct service service;
@@ -305,9 +329,19 @@ static void metrics_follow_the_text_format_and_count_what_happened(void **state)
         answer_free(&answer);
         close(fd);
     }
+    static const char *const mixed[] = {
+        "GET /v1/layers HTTP/1.1\r\nHost: x\r\n\r\n", "DELETE /v1/layers/none HTTP/1.1\r\nHost: x\r\n\r\n",
+        "BREW /v1/mha HTTP/1.1\r\nHost: x\r\n\r\n", "GET /healthz HTTP/3.0\r\nHost: x\r\n\r\n",
+        "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"};
+    for (size_t i = 0; i < sizeof mixed / sizeof mixed[0]; i++) {
+        struct answer answer = ask(&service, mixed[i]);
+        assert_int_not_equal(answer.status, 0);
+        answer_free(&answer);
+    }
     struct answer answer = ask(&service, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_string_equal(raw_header(answer.head, "Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
     check_metrics_page(answer.body);
+    check_series(answer.body);
     static const char *const wanted[] = {
         "mha_http_requests_total{route=\"/v1/mha\",method=\"POST\",code=\"200\"} 2\n",
         "mha_http_requests_total{route=\"/v1/mha\",method=\"POST\",code=\"400\"} 1\n",
@@ -326,11 +360,7 @@ static void metrics_follow_the_text_format_and_count_what_happened(void **state)
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (!strstr(answer.body, wanted[i])) fail_msg("not there: %s", wanted[i]);
-    if (system("command -v promtool >/dev/null 2>&1") == 0) {
-        FILE *promtool = popen("promtool check metrics", "w");
-        fputs(answer.body, promtool);
-        assert_int_equal(pclose(promtool), 0);
-    }
+    check_with_promtool(answer.body);
     answer_free(&answer);
     assert_int_equal(service_stop(&service), 0);
 }

@@ -152,25 +152,32 @@ static void thousands_of_idle_connections_cost_little_and_the_next_is_served(voi
     free(fd);
 }
 
+static void use(int fd) {
+    raw_post(fd, "", SMALL_BODY);
+    struct answer answer = raw_answer(fd, 5000);
+    assert_int_equal(answer.status, 200);
+    answer_free(&answer);
+}
+
+/* Opens and uses `count` connections; one more gets 503 that names the limit. */
+static void fill_up(const struct service *service, int *fd, size_t count, const char *limit) {
+    for (size_t i = 0; i < count; i++) use(fd[i] = service_connect(service));
+    int extra = service_connect(service);
+    struct answer answer = raw_answer(extra, 5000);
+    assert_int_equal(answer.status, 503);
+    assert_non_null(raw_header(answer.head, "Retry-After"));
+    assert_non_null(strstr(answer.body, limit));
+    answer_free(&answer);
+    close(extra);
+}
+
 static void a_connection_too_many_gets_503_and_room_again_later(void **state) {
     (void)state;
     static const char *const arguments[] = {"--max-connections", "20", NULL};
     struct service service;
     service_start(&service, arguments);
     int fd[20];
-    for (size_t i = 0; i < 20; i++) {
-        fd[i] = service_connect(&service);
-        raw_post(fd[i], "", SMALL_BODY);
-        struct answer answer = raw_answer(fd[i], 5000);
-        assert_int_equal(answer.status, 200);
-        answer_free(&answer);
-    }
-    int extra = service_connect(&service);
-    struct answer answer = raw_answer(extra, 5000);
-    assert_int_equal(answer.status, 503);
-    assert_non_null(raw_header(answer.head, "Retry-After"));
-    answer_free(&answer);
-    close(extra);
+    fill_up(&service, fd, 20, "--max-connections)");
     for (size_t i = 0; i < 20; i++) close(fd[i]);
     assert_true(metric_becomes(&service, "mha_connections", 1, 5));
     assert_true(metric(&service, "mha_rejected_total{reason=\"connections\"}") >= 1);
@@ -184,26 +191,11 @@ static void one_address_has_no_more_connections_than_its_share(void **state) {
     struct service service;
     service_start(&service, arguments);
     int fd[5];
-    for (size_t i = 0; i < 5; i++) {
-        fd[i] = service_connect(&service);
-        raw_post(fd[i], "", SMALL_BODY);
-        struct answer answer = raw_answer(fd[i], 5000);
-        assert_int_equal(answer.status, 200);
-        answer_free(&answer);
-    }
-    int extra = service_connect(&service);
-    struct answer answer = raw_answer(extra, 5000);
-    assert_int_equal(answer.status, 503);
-    assert_non_null(strstr(answer.body, "--max-connections-per-ip"));
-    answer_free(&answer);
-    close(extra);
+    fill_up(&service, fd, 5, "--max-connections-per-ip");
     close(fd[0]);
     usleep(100000);
     fd[0] = service_connect(&service); /* room again */
-    raw_post(fd[0], "", SMALL_BODY);
-    answer = raw_answer(fd[0], 5000);
-    assert_int_equal(answer.status, 200);
-    answer_free(&answer);
+    use(fd[0]);
     for (size_t i = 0; i < 5; i++) close(fd[i]);
     assert_int_equal(service_stop(&service), 0);
 }
