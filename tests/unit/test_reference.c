@@ -29,24 +29,36 @@ static enum mha_error evaluate(const struct mha_problem *p, struct mha_result *r
     return error;
 }
 
-/* h heads of width 1 in and out, nothing projected, scores as they are. */
-static struct mha_problem unprojected(size_t h, size_t n_q, size_t n_k, const double *Q, const double *K,
-                                      const double *V) {
+/* A result of the wanted parts, computed; random_result_free gives it back. */
+static struct mha_result solve(const struct mha_problem *p, unsigned wanted) {
+    struct mha_result r = random_result_new(p, wanted, NULL, 0);
+    assert_int_equal(evaluate(p, &r), MHA_OK);
+    return r;
+}
+
+/* h heads of widths d_k and d_v side by side in the inputs and in the output, nothing projected, scores as they are. */
+static struct mha_problem heads_of(size_t h, size_t d_k, size_t d_v, size_t n_q, size_t n_k, const void *Q,
+                                   const void *K, const void *V) {
     return (struct mha_problem){.B = 1,
                                 .n_q = n_q,
                                 .n_k = n_k,
                                 .h = h,
                                 .h_kv = h,
-                                .d_k = 1,
-                                .d_v = 1,
-                                .d_q = h,
-                                .d_kin = h,
-                                .d_vin = h,
-                                .d_out = h,
+                                .d_k = d_k,
+                                .d_v = d_v,
+                                .d_q = h * d_k,
+                                .d_kin = h * d_k,
+                                .d_vin = h * d_v,
+                                .d_out = h * d_v,
                                 .Q = Q,
                                 .K = K,
                                 .V = V,
                                 .scale = 1};
+}
+
+static struct mha_problem unprojected(size_t h, size_t n_q, size_t n_k, const double *Q, const double *K,
+                                      const double *V) {
+    return heads_of(h, 1, 1, n_q, n_k, Q, K, V);
 }
 
 static void assert_near(const double *got, const double *want, size_t n, double tolerance) {
@@ -78,29 +90,16 @@ static const double example_X[] = {1, 0, 1, 0, 0, 1, 0, 1};
 static const double example_W[] = {.1, .2, .3, .4, .5, .6, .7, .8, .2, .1, .4, .3, .6, .5, .8, .7};
 
 static struct mha_problem example(void) {
-    return (struct mha_problem){.B = 1,
-                                .n_q = 2,
-                                .n_k = 2,
-                                .h = 2,
-                                .h_kv = 2,
-                                .d_k = 2,
-                                .d_v = 2,
-                                .d_q = 4,
-                                .d_kin = 4,
-                                .d_vin = 4,
-                                .d_out = 4,
-                                .Q = example_X,
-                                .K = example_X,
-                                .V = example_X,
-                                .weights = {.W_q = example_W, .W_k = example_W, .W_v = example_W},
-                                .scale = 1 / sqrt(2)};
+    struct mha_problem p = heads_of(2, 2, 2, 2, 2, example_X, example_X, example_X);
+    p.weights = (struct mha_weights){.W_q = example_W, .W_k = example_W, .W_v = example_W};
+    p.scale = 1 / sqrt(2);
+    return p;
 }
 
 static void the_worked_example_step_by_step(void **unused) {
     (void)unused;
     struct mha_problem p = example();
-    struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_ALL);
 
     const double projected[] = {.3, .3, 1.1, 1.1,
                                 .7, .7, 1.5, 1.5}; /* head 1: columns 1 and 2, head 2: columns 3 and 4 */
@@ -170,23 +169,8 @@ static void heads_are_contiguous_slices(void **unused) {
     (void)unused;
     /* two heads of width 2; V' tells which columns a head owns: (0,1) and (2,3), not (0,2) and (1,3) */
     const double V[] = {10, 11, 20, 21};
-    struct mha_problem p = {.B = 1,
-                            .n_q = 1,
-                            .n_k = 1,
-                            .h = 2,
-                            .h_kv = 2,
-                            .d_k = 2,
-                            .d_v = 2,
-                            .d_q = 4,
-                            .d_kin = 4,
-                            .d_vin = 4,
-                            .d_out = 4,
-                            .Q = zeros,
-                            .K = zeros,
-                            .V = V,
-                            .scale = 1};
-    struct mha_result r = random_result_new(&p, WANT_HEADS | WANT_CONCAT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_problem p = heads_of(2, 2, 2, 1, 1, zeros, zeros, V);
+    struct mha_result r = solve(&p, WANT_HEADS | WANT_CONCAT);
     assert_near(r.heads, V, 4, 0);
     assert_near(r.concat, V, 4, 0);
     random_result_free(&r);
@@ -197,8 +181,7 @@ static void grouped_heads_repeat_and_do_not_tile(void **unused) {
     const double V[] = {10, 20}; /* h_kv 2 */
     struct mha_problem p = unprojected(4, 1, 1, zeros, zeros, V);
     p.h_kv = p.d_kin = p.d_vin = 2;
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_OUTPUT);
     assert_near(r.output, (const double[]){10, 10, 20, 20}, 4, 0);
     random_result_free(&r);
 }
@@ -206,23 +189,8 @@ static void grouped_heads_repeat_and_do_not_tile(void **unused) {
 static void d_k_and_d_v_may_differ(void **unused) {
     (void)unused;
     const double V[] = {1, 2, 3, 5, 6, 7}; /* two keys of width 3 */
-    struct mha_problem p = {.B = 1,
-                            .n_q = 1,
-                            .n_k = 2,
-                            .h = 1,
-                            .h_kv = 1,
-                            .d_k = 2,
-                            .d_v = 3,
-                            .d_q = 2,
-                            .d_kin = 2,
-                            .d_vin = 3,
-                            .d_out = 3,
-                            .Q = zeros,
-                            .K = zeros,
-                            .V = V,
-                            .scale = 1};
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_problem p = heads_of(1, 2, 3, 1, 2, zeros, zeros, V);
+    struct mha_result r = solve(&p, WANT_OUTPUT);
     assert_near(r.output, (const double[]){3, 4, 5}, 3, 0);
     random_result_free(&r);
 }
@@ -256,8 +224,7 @@ static void causal_rows_average_what_came_before(void **unused) {
     const double V[] = {2, 4, 9};
     struct mha_problem p = unprojected(1, 3, 3, zeros, zeros, V);
     p.causal = true;
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_OUTPUT);
     assert_near(r.output, (const double[]){2, 3, 5}, 3, 1e-15);
     random_result_free(&r);
 }
@@ -266,8 +233,7 @@ static void cross_attention_has_its_own_keys(void **unused) {
     (void)unused;
     const double Q[] = {0, 100}, K[] = {0, 0, 1}, V[] = {1, 2, 6};
     struct mha_problem p = unprojected(1, 2, 3, Q, K, V);
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_OUTPUT);
     assert_near(r.output, (const double[]){3, 6}, 2, 1e-15);
     random_result_free(&r);
 }
@@ -314,8 +280,7 @@ static void positions_follow_the_contract(void **unused) {
         p.window_left = rows[k].left == OPEN ? MHA_WINDOW_OPEN : (size_t)rows[k].left;
         p.window_right = rows[k].right == OPEN ? MHA_WINDOW_OPEN : (size_t)rows[k].right;
         p.key_lengths = length > 0 ? &length : NULL;
-        struct mha_result r = random_result_new(&p, WANT_ATTENTION, NULL, 0);
-        assert_int_equal(evaluate(&p, &r), MHA_OK);
+        struct mha_result r = solve(&p, WANT_ATTENTION);
         assert_pattern(r.attention, n_kv, rows[k].pattern);
         random_result_free(&r);
     }
@@ -328,8 +293,7 @@ static void a_window_may_reach_any_distance(void **unused) {
         struct mha_problem p = unprojected(1, 3, 3, zeros, zeros, zeros);
         p.window = true;
         p.window_left = p.window_right = far[k];
-        struct mha_result r = random_result_new(&p, WANT_ATTENTION, NULL, 0);
-        assert_int_equal(evaluate(&p, &r), MHA_OK);
+        struct mha_result r = solve(&p, WANT_ATTENTION);
         assert_pattern(r.attention, 3, "111 111 111");
         random_result_free(&r);
     }
@@ -357,8 +321,7 @@ static void masks_broadcast_over_every_axis(void **unused) {
             p.attn_mask = (struct mha_mask){.kind = (enum mha_mask_kind)kind,
                                             .data = kind == MHA_MASK_BOOL ? (const void *)bytes : additive};
             memcpy(p.attn_mask.dim, rows[k].dim, sizeof rows[k].dim);
-            struct mha_result r = random_result_new(&p, WANT_ATTENTION, NULL, 0);
-            assert_int_equal(evaluate(&p, &r), MHA_OK);
+            struct mha_result r = solve(&p, WANT_ATTENTION);
             assert_pattern(r.attention, 2, rows[k].pattern);
             random_result_free(&r);
         }
@@ -371,8 +334,7 @@ static void key_masks_belong_to_a_sample_or_to_all(void **unused) {
     p.B = 2;
     p.key_mask = keys;
     p.key_mask_B = 2;
-    struct mha_result r = random_result_new(&p, WANT_ATTENTION, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_ATTENTION);
     assert_pattern(r.attention, 3, "101 011");
     p.key_mask_B = 1;
     assert_int_equal(evaluate(&p, &r), MHA_OK);
@@ -393,8 +355,7 @@ static void everything_that_hides_intersects(void **unused) {
     p.key_mask = keys;
     p.key_mask_B = 1;
     p.key_lengths = &length;
-    struct mha_result r = random_result_new(&p, WANT_ATTENTION | WANT_LOGSUMEXP, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_ATTENTION | WANT_LOGSUMEXP);
     assert_pattern(r.attention, 4, "1000 1000 1000 0000");
     assert_int_equal(r.masked_rows, 1);
     assert_true(((double *)r.logsumexp)[3] == -INFINITY);
@@ -407,8 +368,7 @@ static void an_additive_mask_adds_to_the_scaled_score(void **unused) {
     struct mha_problem p = unprojected(1, 1, 2, zeros, zeros, V);
     p.scale = 0.125; /* must not scale the mask */
     p.attn_mask = (struct mha_mask){MHA_MASK_ADDITIVE, mask, {1, 1, 1, 2}};
-    struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_ALL);
     assert_near(r.attention, (const double[]){.75, .25}, 2, 1e-15);
     assert_near(r.output, (const double[]){5}, 1, 1e-15);
     assert_near(r.scores, (const double[]){0, 0}, 2, 0); /* scores are those before masks */
@@ -427,8 +387,7 @@ static void a_row_without_keys_gives_b_o_and_not_nan(void **unused) {
     p.attn_mask = (struct mha_mask){MHA_MASK_BOOL, mask, {1, 1, 2, 2}};
     for (int with_sink = 0; with_sink < 2; with_sink++) {
         p.sinks = with_sink ? sink : NULL;
-        struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-        assert_int_equal(evaluate(&p, &r), MHA_OK);
+        struct mha_result r = solve(&p, WANT_ALL);
         assert_true(((double *)r.output)[0] == .5);
         assert_true(((double *)r.heads)[0] == 0);
         assert_true(((double *)r.logsumexp)[0] == -INFINITY);
@@ -445,8 +404,7 @@ static void masked_rows_are_counted_per_head_and_the_first_is_named(void **unuse
     struct mha_problem p = unprojected(2, 2, 1, zeros, zeros, zeros);
     p.B = 2;
     p.attn_mask = (struct mha_mask){MHA_MASK_BOOL, mask, {2, 2, 2, 1}};
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_OUTPUT);
     assert_int_equal(r.masked_rows, 4);
     assert_memory_equal(r.masked_first, ((const size_t[]){0, 1, 0}), sizeof r.masked_first);
     random_result_free(&r);
@@ -461,8 +419,7 @@ static void a_hidden_key_may_hold_anything(void **unused) {
         struct mha_problem p = unprojected(1, 1, 2, Q, K, V);
         p.weights.W_k = p.weights.W_v = W;
         p.attn_mask = (struct mha_mask){MHA_MASK_BOOL, mask, {1, 1, 1, 2}};
-        struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-        assert_int_equal(evaluate(&p, &r), MHA_OK);
+        struct mha_result r = solve(&p, WANT_ALL);
         assert_true(((double *)r.output)[0] == 20);
         assert_true(((double *)r.attention)[0] == 1 && ((double *)r.attention)[1] == 0);
         assert_true(isfinite(((double *)r.scores)[1]) == 0); /* as computed */
@@ -475,28 +432,24 @@ static void empty_dimensions_are_legal(void **unused) {
     const double b_o[] = {1, 2, 3};
     struct mha_problem p = unprojected(3, 2, 0, zeros, zeros, zeros);
     p.weights.b_o = b_o;
-    struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK); /* no keys: context 0, output b_o */
+    struct mha_result r = solve(&p, WANT_ALL); /* no keys: context 0, output b_o */
     assert_near(r.output, (const double[]){1, 2, 3, 1, 2, 3}, 6, 0);
     assert_int_equal(r.masked_rows, 6);
     random_result_free(&r);
 
     p.n_q = 0; /* no queries */
-    r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    r = solve(&p, WANT_ALL);
     assert_int_equal(r.masked_rows, 0);
     random_result_free(&r);
 
     p = unprojected(1, 2, 2, zeros, zeros, zeros);
     p.B = 0; /* no samples */
-    r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    r = solve(&p, WANT_ALL);
     random_result_free(&r);
 
     p = unprojected(1, 0, 0, zeros, zeros, zeros);
     p.B = (size_t)1 << 50; /* very many samples of nothing take no time */
-    r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    r = solve(&p, WANT_ALL);
     assert_int_equal(r.masked_rows, 0);
     random_result_free(&r);
 
@@ -504,8 +457,7 @@ static void empty_dimensions_are_legal(void **unused) {
     p.d_q = p.d_kin = p.d_vin = 0;
     p.weights.W_q = p.weights.W_k = p.weights.W_v = zeros;
     p.weights.b_v = b_o + 2;
-    r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    r = solve(&p, WANT_ALL);
     assert_true(((double *)r.output)[0] == 3);
     random_result_free(&r);
 }
@@ -519,8 +471,7 @@ static void the_softcap_comes_after_the_scale_and_before_the_mask(void **unused)
     p.scale = 0.5;
     p.softcap = 2;
     p.attn_mask = (struct mha_mask){MHA_MASK_ADDITIVE, mask, {1, 1, 1, 2}};
-    struct mha_result r = random_result_new(&p, WANT_SCORES | WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_SCORES | WANT_OUTPUT);
     double capped = 2 * tanh(5 / 2.0);
     assert_near(r.scores, (const double[]){capped, 0}, 2, 1e-15);
     assert_near(r.output, (const double[]){1 / (1 + exp(3 - capped))}, 1, 1e-15);
@@ -532,8 +483,7 @@ static void a_sink_takes_weight_and_gives_nothing(void **unused) {
     const double V[] = {6, 6, 6, 6}, sinks[] = {0, log(2)};
     struct mha_problem p = unprojected(2, 1, 2, zeros, zeros, V);
     p.sinks = sinks;
-    struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_ALL);
     assert_near(r.attention, (const double[]){1 / 3., 1 / 3., .25, .25}, 4, 1e-15);
     assert_near(r.output, (const double[]){4, 3}, 2, 1e-14);
     assert_near(r.logsumexp, (const double[]){log(3), log(4)}, 2, 1e-15);
@@ -545,8 +495,7 @@ static void a_sink_of_minus_infinity_is_no_sink(void **unused) {
     const double V[] = {6, 8}, sinks[] = {-INFINITY};
     struct mha_problem p = unprojected(1, 1, 2, zeros, zeros, V);
     p.sinks = sinks;
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_OUTPUT);
     assert_near(r.output, (const double[]){7}, 1, 1e-15);
     random_result_free(&r);
 }
@@ -555,8 +504,7 @@ static void scores_of_any_size_survive_the_softmax(void **unused) {
     (void)unused;
     const double Q[] = {1000, -1e5, 1e300, 0}, K[] = {1, 0}, V[] = {7, 9};
     struct mha_problem p = unprojected(1, 4, 2, Q, K, V);
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT | WANT_LOGSUMEXP, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_OUTPUT | WANT_LOGSUMEXP);
     assert_near(r.output, (const double[]){7, 9, 7, 8}, 4, 0);
     assert_near(r.logsumexp, (const double[]){1000, 0, 1e300, log(2)}, 4, 1e-15);
 
@@ -574,24 +522,10 @@ static void a_product_that_fits_once_scaled_does_not_overflow(void **unused) {
     for (size_t x = 0; x < 16; x++) Q[x] = K[x] = K[16 + x] = 5e18f; /* 16 * 5e18^2 = 4e38 is too much for float32 */
     V[0] = 2;
     V[16] = 4;
-    struct mha_problem p = {.dtype = MHA_F32,
-                            .B = 1,
-                            .n_q = 1,
-                            .n_k = 2,
-                            .h = 1,
-                            .h_kv = 1,
-                            .d_k = 16,
-                            .d_v = 16,
-                            .d_q = 16,
-                            .d_kin = 16,
-                            .d_vin = 16,
-                            .d_out = 16,
-                            .Q = Q,
-                            .K = K,
-                            .V = V,
-                            .scale = 0.25};
-    struct mha_result r = random_result_new(&p, WANT_OUTPUT, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_problem p = heads_of(1, 16, 16, 1, 2, Q, K, V);
+    p.dtype = MHA_F32;
+    p.scale = 0.25;
+    struct mha_result r = solve(&p, WANT_OUTPUT);
     assert_true(((float *)r.output)[0] == 3);
     assert_true(((float *)r.output)[1] == 0);
 
@@ -609,8 +543,7 @@ static void every_bias_goes_to_its_own_place(void **unused) {
     const double b_q[] = {1}, b_k[] = {10}, b_v[] = {100}, b_o[] = {1000}, W_o[] = {2}, Q[] = {2}, K[] = {3}, V[] = {4};
     struct mha_problem p = unprojected(1, 1, 1, Q, K, V);
     p.weights = (struct mha_weights){.b_q = b_q, .b_k = b_k, .b_v = b_v, .b_o = b_o, .W_o = W_o};
-    struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_ALL);
     assert_all(r.proj_Q, 3, 1);
     assert_all(r.proj_K, 13, 1);
     assert_all(r.proj_V, 104, 1);
@@ -631,28 +564,16 @@ static void each_layout_reads_the_same_weights(void **unused) {
                  W_o_out_in[] = {1, 4, 7, 10, 2, 5, 8, 11, 3, 6, 9, 12};
     const double projected[] = {200, 203, 230, 233};
     for (int layout = MHA_IN_OUT; layout <= MHA_IN_HEAD_OUT; layout++) {
-        struct mha_problem p = {.B = 1,
-                                .n_q = 1,
-                                .n_k = 1,
-                                .h = 2,
-                                .h_kv = 2,
-                                .d_k = 2,
-                                .d_v = 2,
-                                .d_q = 2,
-                                .d_kin = 2,
-                                .d_vin = 2,
-                                .d_out = 3,
-                                .Q = X,
-                                .K = X,
-                                .V = X,
-                                .scale = 1e-6};
+        struct mha_problem p = heads_of(2, 2, 2, 1, 1, X, X, X);
+        p.d_q = p.d_kin = p.d_vin = 2;
+        p.d_out = 3;
+        p.scale = 1e-6;
         p.weights = (struct mha_weights){.layout = (enum mha_layout)layout,
                                          .W_q = W[layout],
                                          .W_k = W[layout],
                                          .W_v = W[layout],
                                          .W_o = layout == MHA_OUT_IN ? W_o_out_in : W_o};
-        struct mha_result r = random_result_new(&p, WANT_PROJECTIONS | WANT_OUTPUT, NULL, 0);
-        assert_int_equal(evaluate(&p, &r), MHA_OK);
+        struct mha_result r = solve(&p, WANT_PROJECTIONS | WANT_OUTPUT);
         assert_near(r.proj_Q, projected, 4, 0);
         assert_near(r.proj_K, projected, 4, 0);
         assert_near(r.proj_V, projected, 4, 0);
@@ -671,8 +592,7 @@ static void a_cache_comes_before_the_new_keys(void **unused) {
     p.n_past = 2;
     p.past_K = past_K;
     p.past_V = past_V;
-    struct mha_result r = random_result_new(&p, WANT_ALL, NULL, 0);
-    assert_int_equal(evaluate(&p, &r), MHA_OK);
+    struct mha_result r = solve(&p, WANT_ALL);
     assert_near(r.present_K, (const double[]){7, 8, 9, 70, 80, 90}, 6, 0);
     assert_near(r.present_V, (const double[]){1, 2, 6, 10, 20, 60}, 6, 0);
     assert_near(r.proj_K, (const double[]){9, 90}, 2, 0); /* new ones only */
