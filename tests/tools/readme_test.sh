@@ -36,10 +36,11 @@ verdict() { # STATUS WHAT
 port=8080
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || [ $port = 8080 ]; do port=$((21000 + RANDOM % 10000)); done
 export MHAD_PORT=$port
-ready() {
+ready() { # [TENTHS OF A SECOND [JOB]]; no longer than the job lives
     local i
     for ((i = 0; i < ${1:-600}; i++)); do
         curl -sf --noproxy '*' -o /dev/null "http://127.0.0.1:$port/readyz" && return 0
+        [ -z "${2:-}" ] || kill -0 "$2" 2>/dev/null || return 1
         sleep 0.1
     done
     return 1
@@ -53,11 +54,12 @@ gone() {
     return 1
 }
 
-# Stands in for docker where only another engine works.
+# Stands in for `docker run` where only another engine works. With the PATH of before, since image.sh looks for docker itself and must
+# not find this; and it knows `run` alone: make and image.sh, called from a block, ask `docker info`, and must hear that there is none.
 mkdir -p "$work/bin"
 if ! docker info >/dev/null 2>&1; then
-    # With the PATH of before: image.sh looks for docker itself, and must not find this.
-    printf '#!/bin/sh\nPATH="%s" exec docker/image.sh run "$@"\n' "$PATH" >"$work/bin/docker"
+    # shellcheck disable=SC2016  # $1 and $@ are of the script that is written
+    printf '#!/bin/sh\n[ "$1" = run ] || exit 1\nshift\nPATH="%s" exec docker/image.sh run "$@"\n' "$PATH" >"$work/bin/docker"
     chmod +x "$work/bin/docker"
 fi
 export PATH="$work/bin:$PATH"
@@ -79,7 +81,7 @@ stop_background() {
 start_background() { # N [TENTHS OF A SECOND TO WAIT]
     setsid bash -e "$work/$1.run" >"$work/$1.log" 2>&1 </dev/null &
     jobs_started+=($!)
-    ready "${2:-600}"
+    ready "${2:-600}" "${jobs_started[-1]}"
     verdict $? "block $1 gets ready: $(grep -v '^#' "$work/$1.text" | tail -n 1)"
     ready 1 || cat "$work/$1.log"
 }
