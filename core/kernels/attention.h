@@ -72,6 +72,7 @@ struct tile_at {
     size_t key, n;   /* keys [key, key + n) of the softmax; key is a multiple of 4 */
     size_t tile_key; /* first key of the tile */
     real *s;         /* S^T of `key`, then P^T */
+    const real *v;   /* the tile's V' in column groups (pack_values), or NULL: read where it is */
     bool careful;
 };
 
@@ -520,6 +521,22 @@ static struct value_rows values_from(const struct mha_attention *a, size_t key) 
     return values;
 }
 
+/* V' of keys [key, key + n) as [d_v / MR3][MHA_KEY_TILE][MR3]: what one tile of the product reads lies together. In rows, at a
+ * width that is a power of two, it would share a few sets of the first-level cache. */
+static void pack_values(const struct mha_attention *a, size_t key, size_t n, real *to) {
+    const size_t d_v = a->problem->d_v;
+    for (size_t j = 0; j < n;) {
+        size_t run;
+        const real *v = rows_from(a, a->v, d_v, key + j, n - j, &run);
+        for (size_t end = j + run; j < end; j++, v += d_v) {
+            real *row = to + j * MR3;
+            size_t c = 0;
+            for (; c + MR3 <= d_v; c += MR3) memcpy(row + c * MHA_KEY_TILE, v + c, MR3 * sizeof(real));
+            for (; c < d_v; c++) row[c / MR3 * MR3 * MHA_KEY_TILE + c % MR3] = v[c];
+        }
+    }
+}
+
 /* One number of the context with hidden values left out: the same sums, of fewer terms. */
 static real careful_sum(const struct tile_at *t, const struct panel *w, const struct value_rows *values, size_t x,
                         size_t c) {
@@ -545,9 +562,11 @@ static void context_tile(const struct tile_at *t, struct panel *w, real *alpha) 
             real *o = w->o + c * w->width + x;
             *o = *o * alpha[x] + careful_sum(t, w, &values, x, c);
         }
+    const bool packed = t->v != NULL && w->nv == NV;
+    if (packed) values = (struct value_rows){.fresh = t->v + (t->key - t->tile_key) * MR3, .row = MR3};
     for (size_t c = 0; !t->careful && c < d_v;) {
         const int mr = tile_rows(w->nv, d_v - c);
-        values.column = c;
+        values.column = packed ? c / MR3 * MR3 * MHA_KEY_TILE + c % MR3 : c;
         context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, alpha);
         look_ahead(w);
         c += (size_t)mr;
@@ -753,7 +772,8 @@ static void ahead_of_context(const struct tile_at *t, struct panel *w) {
 }
 
 /* Which keys of a tile get scores: all of them for a map, else what some row may see, from a multiple of 4 on. */
-static void attend_tile(const struct mha_attention *a, struct panel *w, size_t tile_key, real *s, bool careful) {
+static void attend_tile(const struct mha_attention *a, struct panel *w, size_t tile_key, real *s, const real *v,
+                        bool careful) {
     const struct mha_problem *p = a->problem;
     const size_t n_kv = mha_n_kv(p), tile_end = n_kv - tile_key < MHA_KEY_TILE ? n_kv : tile_key + MHA_KEY_TILE;
     size_t key = w->first_key > tile_key ? w->first_key / 4 * 4 : tile_key;
@@ -761,7 +781,7 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     if (end <= key) key = end = tile_key;
     const bool for_map = wants_scores(a, w);
     const size_t from = for_map ? tile_key : key, to = for_map ? tile_end : end;
-    struct tile_at t = {a, key, end - key, tile_key, s + (key - from) * w->width, careful};
+    struct tile_at t = {a, key, end - key, tile_key, s + (key - from) * w->width, v, careful};
 
     if (from == to) return;
     ahead_of_scores(&t, w);
@@ -807,7 +827,7 @@ static bool stopped(const struct mha_attention *a) { return atomic_load_explicit
 static __attribute__((noinline)) void attend_carefully(const struct mha_attention *a, struct panel *w, real *s) {
     begin_panel(a, w);
     for (size_t key = 0; key < mha_n_kv(a->problem) && !stopped(a); key += MHA_KEY_TILE)
-        attend_tile(a, w, key, s, true);
+        attend_tile(a, w, key, s, NULL, true);
     finish_panel(a, w, true);
 }
 
@@ -816,7 +836,7 @@ static __attribute__((noinline)) void attend_carefully(const struct mha_attentio
 /* Where the parts of the scratch of one task begin, in bytes. */
 struct scratch_plan {
     size_t panel, q, o, o_rounds, refs, mean_rows, panel_bytes; /* of one panel */
-    size_t scores, bytes;                                       /* after all panels */
+    size_t scores, values, bytes;                               /* after all panels */
 };
 
 static bool take(size_t *at, size_t n, size_t m, size_t element, size_t *begin) {
@@ -826,6 +846,10 @@ static bool take(size_t *at, size_t n, size_t m, size_t element, size_t *begin) 
            !__builtin_add_overflow(bytes, MHA_ALIGN - 1, &bytes) &&
            !__builtin_add_overflow(*at, bytes / MHA_ALIGN * MHA_ALIGN, at);
 }
+
+/* Worth it where several panels read the values. */
+static bool packs_values(size_t panels) { return panels > 2; }
+static size_t value_groups(const struct mha_problem *p) { return p->d_v / MR3 + (p->d_v % MR3 != 0); }
 
 static bool plan_scratch(const struct mha_problem *p, const struct mha_result *r, size_t panels,
                          struct scratch_plan *plan) {
@@ -840,7 +864,9 @@ static bool plan_scratch(const struct mha_problem *p, const struct mha_result *r
     plan->panel_bytes = at;
     at = 0;
     return take(&at, panels, plan->panel_bytes, 1, &unused) &&
-           take(&at, MHA_KEY_TILE, NR, sizeof(real), &plan->scores) && (plan->bytes = at, true);
+           take(&at, MHA_KEY_TILE, NR, sizeof(real), &plan->scores) &&
+           take(&at, packs_values(panels) ? value_groups(p) : 0, MHA_KEY_TILE * MR3, sizeof(real), &plan->values) &&
+           (plan->bytes = at, true);
 }
 
 static size_t attend_scratch(const struct mha_problem *problem, const struct mha_result *result, size_t panels) {
@@ -881,9 +907,12 @@ static void attend(const struct mha_attention *a, size_t panel, size_t panel_end
         if (begin < first) first = begin;
         if (end > last) last = end;
     }
-    for (size_t key = first / MHA_KEY_TILE * MHA_KEY_TILE; key < last && !stopped(a); key += MHA_KEY_TILE)
+    real *v = a->context != NULL && packs_values(n) ? (real *)(void *)(at + plan.values) : NULL;
+    for (size_t key = first / MHA_KEY_TILE * MHA_KEY_TILE; key < last && !stopped(a); key += MHA_KEY_TILE) {
+        if (v != NULL) pack_values(a, key, last - key < MHA_KEY_TILE ? last - key : MHA_KEY_TILE, v);
         for (size_t x = 0; x < n; x++)
-            attend_tile(a, (struct panel *)(void *)(at + x * plan.panel_bytes), key, s, false);
+            attend_tile(a, (struct panel *)(void *)(at + x * plan.panel_bytes), key, s, v, false);
+    }
     if (stopped(a)) return;
     for (size_t x = 0; x < n; x++) {
         struct panel *w = (struct panel *)(void *)(at + x * plan.panel_bytes);

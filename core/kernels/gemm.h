@@ -8,6 +8,9 @@
  * rows and vectors are constants to the compiler, so that the accumulators stay in registers; the macros at the end of
  * each section make one function per pair.
  *
+ * A step of the inner loops is written so that the compiler keeps it as it stands (vector.h, KERNEL_SUM_HERE), and repeated
+ * four times (KERNEL_STEPS); a look at the loops of a new compiler is worth it: no accumulator may pass through memory.
+ *
  * `project` keeps one block of a panel (MHA_BLOCK rows of B, 24 to 48 KiB) in the first-level cache and a block of x in the
  * second-level cache, and adds block sums to y in place.
  *
@@ -36,21 +39,64 @@ static size_t fold_end(size_t key) { return key < 64 ? (key / 16 + 1) * 16 : (ke
 
 /* ---- the two products -------------------------------------------------------------------------------------------- */
 
-/* Adds the accumulators of a block that is not the last to what came before it. */
-KERNEL_INLINE void fold_block(const int size, const bool first, vec *sums, const vec *c) {
-    if (first) {
+/* Stores are done, and what is read from here on is read anew. */
+#define KERNEL_THROUGH_MEMORY(p) __asm__ volatile("" : : "r"(p) : "memory")
+
+KERNEL_INLINE void store_all(const int size, real *to, const vec *c) {
+    KERNEL_UNROLL
+    for (int x = 0; x < size; x++) store(to + x * VL, c[x]);
+    KERNEL_THROUGH_MEMORY(to);
+}
+
+KERNEL_INLINE void load_all(const int size, const real *from, vec *c) {
+    KERNEL_UNROLL
+    for (int x = 0; x < size; x++) c[x] = load(from + x * VL);
+}
+
+/* What came before, plus the accumulators of the block that follows. */
+KERNEL_INLINE void add_before(const int size, const bool first, const real *sums, vec *c) {
+    if (first) return;
+    KERNEL_UNROLL
+    for (int x = 0; x < size; x++) c[x] = load(sums + x * VL) + c[x];
+}
+
+/* One step: c[m*nv + v] += a[m] * b[v*VL] for the scalars a[m] at a[m][k]. */
+KERNEL_INLINE void multiply_add_rows(const int mr, const int nv, const real *const *a, size_t k, const real *b,
+                                     vec *c) {
+    vec b_v[NV];
+    KERNEL_UNROLL
+    for (int v = 0; v < nv; v++) b_v[v] = load_once(b + v * VL);
+    KERNEL_UNROLL
+    for (int m = 0; m < mr; m++) {
+        const vec a_mk = splat(a[m][k]);
         KERNEL_UNROLL
-        for (int x = 0; x < size; x++) sums[x] = c[x];
-    } else {
+        for (int v = 0; v < nv; v++) {
+            c[m * nv + v] += a_mk * b_v[v];
+            KERNEL_SUM_HERE(c[m * nv + v], a_mk, b_v[v]);
+        }
+    }
+}
+
+/* The same for the scalars at a[m]. */
+KERNEL_INLINE void multiply_add_column(const int mr, const int nv, const real *a, const real *b, vec *c) {
+    vec b_v[NV];
+    KERNEL_UNROLL
+    for (int v = 0; v < nv; v++) b_v[v] = load_once(b + v * VL);
+    KERNEL_UNROLL
+    for (int m = 0; m < mr; m++) {
+        const vec a_km = splat(a[m]);
         KERNEL_UNROLL
-        for (int x = 0; x < size; x++) sums[x] += c[x];
+        for (int v = 0; v < nv; v++) {
+            c[m * nv + v] += a_km * b_v[v];
+            KERNEL_SUM_HERE(c[m * nv + v], a_km, b_v[v]);
+        }
     }
 }
 
 /* acc[m*nv + v] = sum over k < n of a[m*a_row + k] * b[k*b_row + v*VL], in blocks of `fold`. */
 KERNEL_INLINE void multiply_rows(const int mr, const int nv, size_t n, size_t fold, const real *a, size_t a_row,
                                  const real *b, size_t b_row, vec *acc) {
-    vec c[MR_MAX * NV], sums[MR_MAX * NV];
+    real sums[MR_MAX * NR] __attribute__((aligned(64)));
     const real *a_m[MR_MAX];
     KERNEL_UNROLL
     for (int m = 0; m < mr; m++) a_m[m] = a + (size_t)m * a_row;
@@ -58,30 +104,13 @@ KERNEL_INLINE void multiply_rows(const int mr, const int nv, size_t n, size_t fo
         const bool first = k == 0;
         const size_t end = n - k < fold ? n : k + fold;
         KERNEL_UNROLL
-        for (int x = 0; x < mr * nv; x++) c[x] = (vec){0};
-        for (; k < end; k++) {
-            vec b_v[NV];
-            KERNEL_UNROLL
-            for (int v = 0; v < nv; v++) b_v[v] = load(b + v * VL);
-            KERNEL_UNROLL
-            for (int m = 0; m < mr; m++) {
-                const vec a_mk = splat(a_m[m][k]);
-                KERNEL_UNROLL
-                for (int v = 0; v < nv; v++) c[m * nv + v] += a_mk * b_v[v];
-            }
-            b += b_row;
-        }
-        if (k == n) {
-            if (!first) {
-                KERNEL_UNROLL
-                for (int x = 0; x < mr * nv; x++) c[x] = sums[x] + c[x];
-            }
-            break;
-        }
-        fold_block(mr * nv, first, sums, c);
+        for (int x = 0; x < mr * nv; x++) acc[x] = (vec){0};
+        KERNEL_STEPS
+        for (; k < end; k++, b += b_row) multiply_add_rows(mr, nv, a_m, k, b, acc);
+        add_before(mr * nv, first, sums, acc);
+        if (k == n) return;
+        store_all(mr * nv, sums, acc);
     }
-    KERNEL_UNROLL
-    for (int x = 0; x < mr * nv; x++) acc[x] = c[x];
 }
 
 /* Rows of values, from `column` on: the first n_past lie at `past`, the others at `fresh`; `row` numbers apart. */
@@ -93,42 +122,29 @@ struct value_rows {
 /* acc[m*nv + v] = sum over k < n of value[k][m] * b[k*b_row + v*VL], in blocks by fold_end(first_key + k). */
 KERNEL_INLINE void multiply_columns(const int mr, const int nv, size_t n, size_t first_key,
                                     const struct value_rows *values, const real *b, size_t b_row, vec *acc) {
-    vec c[MR_MAX * NV], sums[MR_MAX * NV];
+    real sums[MR_MAX * NR] __attribute__((aligned(64)));
+    const size_t row = values->row;
     for (size_t k = 0;;) {
         const bool first = k == 0;
         const size_t left = fold_end(first_key + k) - (first_key + k), end = n - k < left ? n : k + left;
         KERNEL_UNROLL
-        for (int x = 0; x < mr * nv; x++) c[x] = (vec){0};
+        for (int x = 0; x < mr * nv; x++) acc[x] = (vec){0};
         while (k < end) {
             const bool past = k < values->n_past;
-            const real *a = past ? values->past + k * values->row : values->fresh + (k - values->n_past) * values->row;
+            const real *a = past ? values->past + k * row : values->fresh + (k - values->n_past) * row;
             a += values->column;
             const size_t stop = past && values->n_past < end ? values->n_past : end;
-            for (; k < stop; k++) {
-                vec b_v[NV];
-                KERNEL_UNROLL
-                for (int v = 0; v < nv; v++) b_v[v] = load(b + v * VL);
-                KERNEL_UNROLL
-                for (int m = 0; m < mr; m++) {
-                    const vec a_km = splat(a[m]);
-                    KERNEL_UNROLL
-                    for (int v = 0; v < nv; v++) c[m * nv + v] += a_km * b_v[v];
-                }
-                a += values->row;
-                b += b_row;
-            }
+            const size_t steps = stop - k;
+            KERNEL_STEPS
+            for (size_t step = 0; step < steps; step++)
+                multiply_add_column(mr, nv, a + step * row, b + step * b_row, acc);
+            b += steps * b_row;
+            k = stop;
         }
-        if (k == n) {
-            if (!first) {
-                KERNEL_UNROLL
-                for (int x = 0; x < mr * nv; x++) c[x] = sums[x] + c[x];
-            }
-            break;
-        }
-        fold_block(mr * nv, first, sums, c);
+        add_before(mr * nv, first, sums, acc);
+        if (k == n) return;
+        store_all(mr * nv, sums, acc);
     }
-    KERNEL_UNROLL
-    for (int x = 0; x < mr * nv; x++) acc[x] = c[x];
 }
 
 /* Calls f(mr, nv) for every pair that gets a function; f(mr, nv) is a macro. The first mr of an nv is its full tile. */
@@ -176,23 +192,39 @@ struct project_tile {
     size_t y_v[NV];    /* each vector's offset */
 };
 
-/* Returns the sum of y*0 over the tile: 0, or NaN where something is not finite. */
-KERNEL_INLINE vec project_one(const int mr, const int nv, const struct project_tile *t) {
-    vec acc[MR_MAX * NV];
-    multiply_rows(mr, nv, t->n, t->fold, t->x, t->x_row, t->b, NR, acc);
-    vec finite = {0};
+/* y = acc, plus what y holds where the tile adds, plus the bias. */
+KERNEL_INLINE void finish_tile(const int mr, const int nv, const struct project_tile *t, const bool adds,
+                               const bool has_bias, vec *acc) {
     KERNEL_UNROLL
     for (int m = 0; m < mr; m++) {
         KERNEL_UNROLL
         for (int v = 0; v < nv; v++) {
-            vec y = acc[m * nv + v];
-            if (t->adds) y = load(t->y_m[m] + t->y_v[v]) + y;
-            if (t->bias != NULL) y = y + load(t->bias + v * VL);
-            store(t->y_m[m] + t->y_v[v], y);
-            finite += y * 0;
+            vec *y = &acc[m * nv + v];
+            if (adds) *y = load(t->y_m[m] + t->y_v[v]) + *y;
+            if (has_bias) *y = *y + load(t->bias + v * VL);
+            store(t->y_m[m] + t->y_v[v], *y);
         }
     }
-    return finite;
+}
+
+/* Returns the sum of y*0 over the tile: 0, or NaN where something is not finite. */
+KERNEL_INLINE vec project_one(const int mr, const int nv, const struct project_tile *t) {
+    vec acc[MR_MAX * NV];
+    KERNEL_UNROLL
+    for (int m = 0; m < mr; m++) /* the places of y, while the products are computed */
+        for (int v = 0; v < nv; v += 2) __builtin_prefetch(t->y_m[m] + t->y_v[v], 1);
+    multiply_rows(mr, nv, t->n, t->fold, t->x, t->x_row, t->b, NR, acc);
+    if (t->bias != NULL)
+        finish_tile(mr, nv, t, t->adds, true, acc);
+    else if (t->adds)
+        finish_tile(mr, nv, t, true, false, acc);
+    else
+        finish_tile(mr, nv, t, false, false, acc);
+    vec finite[NV] = {{0}};
+    KERNEL_UNROLL
+    for (int x = 0; x < mr * nv; x++) finite[x % nv] += acc[x] * 0;
+    for (int v = 1; v < nv; v++) finite[0] += finite[v];
+    return finite[0];
 }
 
 #define KERNEL_PROJECT(mr, nv)                                                                                         \

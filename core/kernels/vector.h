@@ -74,8 +74,10 @@ enum {
 
 #if defined(__clang__)
 #define KERNEL_UNROLL _Pragma("clang loop unroll(full)")
+#define KERNEL_STEPS  _Pragma("clang loop unroll_count(4)")
 #else
 #define KERNEL_UNROLL _Pragma("GCC unroll 16")
+#define KERNEL_STEPS  _Pragma("GCC unroll 4")
 #endif
 
 /* Keeps a product apart from the sum that follows, so that only one contraction is possible. */
@@ -87,9 +89,29 @@ enum {
 #define KERNEL_PIN(x) __asm__("" : "+v"(x))
 #endif
 
+/* In this place and order of the program x is in a register (and a and b still are). gcc, left alone, reads vectors of B once
+ * per row and moves accumulators about, to the stack and back, in the very loops that take most of the time. */
+#if KERNEL_CODE == kernel_code_neon
+#define KERNEL_HERE(x)           __asm__ volatile("" : "+w"(x))
+#define KERNEL_SUM_HERE(c, a, b) __asm__ volatile("" : "+w"(c) : "w"(a), "w"(b))
+#elif KERNEL_CODE == kernel_code_wide || !defined(__x86_64__)
+#define KERNEL_HERE(x)           (void)(x)
+#define KERNEL_SUM_HERE(c, a, b) (void)(c)
+#else
+#define KERNEL_HERE(x)           __asm__ volatile("" : "+v"(x))
+#define KERNEL_SUM_HERE(c, a, b) __asm__ volatile("" : "+v"(c) : "v"(a), "v"(b))
+#endif
+
 KERNEL_INLINE vec load(const real *p) { return *(const vec_at_any *)p; }
 KERNEL_INLINE void store(real *p, vec x) { *(vec_at_any *)p = x; }
 KERNEL_INLINE vec splat(real x) { return VMF(vm_splat)(x); }
+
+/* A vector that several rows use: read into a register, once. */
+KERNEL_INLINE vec load_once(const real *p) {
+    vec x = load(p);
+    KERNEL_HERE(x);
+    return x;
+}
 
 /* Is any lane of z not zero? (NaN is not zero.) */
 KERNEL_INLINE bool any_lane(vec z) {
