@@ -162,7 +162,9 @@ static void pack_queries(const struct mha_attention *a, struct panel *w) {
             continue;
         }
         const real *q = (const real *)a->q + (w->head[x] - first_head) * a->q_head + w->i[x] * p->d_k;
-        for (size_t c = 0; c < p->d_k; c++) w->q[c * w->width + x] = q[c] * scale;
+        real *to = w->q + x;
+        KERNEL_STEPS
+        for (size_t c = 0; c < p->d_k; c++) to[c * w->width] = q[c] * scale;
     }
 }
 
@@ -187,7 +189,9 @@ static void begin_softmax(const struct mha_attention *a, struct panel *w) {
         store(w->l + v * VL, VMF(vm_exp)(s - ref.base, ref.magic));
         store(w->l_low + v * VL, splat(0));
     }
-    for (size_t c = 0; a->context != NULL && c < a->problem->d_v * w->width; c++) w->o[c] = w->o_rounds[c] = 0;
+    if (a->context == NULL) return;
+    memset(w->o, 0, a->problem->d_v * w->width * sizeof(real));
+    memset(w->o_rounds, 0, a->problem->d_v * w->width * sizeof(real));
 }
 
 static void note(const struct mha_attention *a, const struct panel *w, size_t x, enum mha_stage stage, size_t rank,
@@ -531,6 +535,7 @@ static void pack_values(const struct mha_attention *a, size_t key, size_t n, rea
         for (size_t end = j + run; j < end; j++, v += d_v) {
             real *row = to + j * MR3;
             size_t c = 0;
+            KERNEL_STEPS
             for (; c + MR3 <= d_v; c += MR3) memcpy(row + c * MHA_KEY_TILE, v + c, MR3 * sizeof(real));
             for (; c < d_v; c++) row[c / MR3 * MR3 * MHA_KEY_TILE + c % MR3] = v[c];
         }
@@ -719,7 +724,9 @@ static void write_contexts(const struct mha_attention *a, const struct panel *w)
     const struct mha_problem *p = a->problem;
     for (size_t x = 0; x < w->n_rows; x++) {
         real *context = (real *)a->context + (w->i[x] * p->h + w->head[x]) * p->d_v;
-        for (size_t c = 0; c < p->d_v; c++) context[c] = w->o[c * w->width + x];
+        const real *from = w->o + x;
+        KERNEL_STEPS
+        for (size_t c = 0; c < p->d_v; c++) context[c] = from[c * w->width];
         if (a->result->heads == NULL) continue;
         real *head = (real *)a->result->heads + ((a->b * p->h + w->head[x]) * p->n_q + w->i[x]) * p->d_v;
         memcpy(head, context, p->d_v * sizeof(real));
