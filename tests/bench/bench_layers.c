@@ -261,12 +261,16 @@ static double read_clock(clockid_t clock) {
 
 static double now(void) { return read_clock(CLOCK_MONOTONIC); }
 
+static pid_t peer_pid;
+
 static void ask(struct contender *c, size_t *body, size_t *size, bool *chunked) {
     send_all(c->fd, c->request);
     *size = receive_answer(c->fd, body, chunked);
 }
 
+/* The peer runs in its own turns only: OpenBLAS's threads spin for some 20 ms after their last product. */
 static void slice_of(struct contender *c, int round) {
+    if (c->peer) kill(peer_pid, SIGCONT);
     double start = now(), cpu = read_clock(c->cpu), end;
     size_t count = 0, body, size;
     bool chunked;
@@ -277,6 +281,7 @@ static void slice_of(struct contender *c, int round) {
     } while (end - start < SLICE || count < 2);
     c->times[round] = (end - start) / (double)count;
     c->cpu_times[round] = (read_clock(c->cpu) - cpu) / (double)count;
+    if (c->peer) kill(peer_pid, SIGSTOP);
 }
 
 static void slice_of_bare(struct bare *bare, int round) {
@@ -332,13 +337,13 @@ static void check_answer(struct contender *c, const double *expected, size_t cou
 
 static char scratch[] = "/tmp/bench_layers_XXXXXX";
 static char mhad_unix[64], peer_unix[64];
-static pid_t mhad_pid, peer_pid;
+static pid_t mhad_pid;
 static clockid_t mhad_cpu, peer_cpu;
 static int mhad_port, peer_port;
 
 static void stop_servers(void) {
     if (mhad_pid > 0) kill(mhad_pid, SIGTERM);
-    if (peer_pid > 0) kill(peer_pid, SIGTERM);
+    if (peer_pid > 0) kill(peer_pid, SIGTERM), kill(peer_pid, SIGCONT);
     while (wait(NULL) > 0) continue;
     unlink(peer_unix);
     unlink(mhad_unix);
@@ -513,7 +518,9 @@ static bool bench_shape(size_t n, const struct mha_layer *layer, struct mha_pool
     struct bare *bare = make_bare(q, n, layer, pool);
     size_t count = add_contenders(list, q, n, peer);
     compute(bare);
+    if (peer) kill(peer_pid, SIGCONT);
     for (size_t i = 0; i < count; i++) check_answer(&list[i], bare->result.output, n * D);
+    if (peer) kill(peer_pid, SIGSTOP);
     for (int round = 0; round < ROUNDS; round++) {
         slice_of_bare(bare, round);
         for (size_t i = 0; i < count; i++) slice_of(&list[i], round);

@@ -25,7 +25,10 @@ static bool answer(struct peer *peer, char *line, size_t size) {
 }
 
 static bool ask(struct peer *peer, char *line, size_t size) {
-    return fflush(peer->to) == 0 && answer(peer, line, size) && strncmp(line, "error", 5) != 0;
+    kill(peer->pid, SIGCONT);
+    const bool good = fflush(peer->to) == 0 && answer(peer, line, size) && strncmp(line, "error", 5) != 0;
+    kill(peer->pid, SIGSTOP);
+    return good;
 }
 
 static void become_peer(const int in[2], const int out[2], const char *python, const char *name, size_t threads) {
@@ -82,6 +85,7 @@ bool peer_output(struct peer *peer, const char *path) {
 }
 
 void peer_stop(struct peer *peer) {
+    if (peer->pid > 0) kill(peer->pid, SIGCONT);
     if (peer->to) fclose(peer->to); /* the end of its input ends it */
     if (peer->from) fclose(peer->from);
     if (peer->pid > 0) waitpid(peer->pid, NULL, 0);

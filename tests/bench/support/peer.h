@@ -3,8 +3,9 @@
  * tests/bench/support/peer.h - another library as a yardstick: tests/bench/peers.py in a process of its own.
  *
  * Model. The peer is started once and told by lines on its standard input what to do: load the tensors of a case from a file,
- * run it K times, write its output. It times itself, so that the pipe costs nobody anything. Between commands it waits in
- * read(), so it takes no core from us. OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE are removed from its environment only.
+ * run it K times, write its output. It times itself, so that the pipe costs nobody anything. Between commands the whole process
+ * is stopped (SIGSTOP): the threads of OpenBLAS go on spinning for some 20 ms after their last product, on a core that
+ * whoever is measured next would miss. OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE are removed from its environment only.
  */
 #ifndef MHA_BENCH_PEER_H
 #define MHA_BENCH_PEER_H
