@@ -48,6 +48,12 @@ struct mem_arena {
 
 /* ---- the budget ---- */
 
+/* What is kept for later must not be in the way: charged and kept bytes stay below the limit together. */
+static void make_room(struct mem_budget *budget, size_t used) {
+    const size_t held = atomic_load_explicit(&budget->mappings.held, memory_order_relaxed);
+    if (held && (used > budget->limit || held > budget->limit - used)) mappings_empty(&budget->mappings);
+}
+
 bool mem_charge(struct mem_budget *budget, size_t bytes) {
     size_t used = atomic_load_explicit(&budget->used, memory_order_relaxed);
     do {
@@ -58,6 +64,7 @@ bool mem_charge(struct mem_budget *budget, size_t bytes) {
     while (peak < now && !atomic_compare_exchange_weak_explicit(&budget->peak, &peak, now, memory_order_relaxed,
                                                                 memory_order_relaxed)) {
     }
+    make_room(budget, now);
     return true;
 }
 
@@ -103,7 +110,10 @@ static void give_back(struct mem_budget *budget, struct chunk *first) {
     free(first);
 }
 
-void mem_budget_close(struct mem_budget *budget) { free(atomic_exchange(&budget->kept, NULL)); }
+void mem_budget_close(struct mem_budget *budget) {
+    free(atomic_exchange(&budget->kept, NULL));
+    mappings_empty(&budget->mappings);
+}
 
 struct mem_arena *mem_arena_new(struct mem_budget *budget) {
     struct chunk *chunk = first_chunk(budget);
@@ -117,12 +127,20 @@ struct mem_arena *mem_arena_new(struct mem_budget *budget) {
     return arena;
 }
 
+/* Keeps a mapping that was charged, and so may have been touched, as a whole; unmaps others. */
+static void give_mapping(struct mem_budget *budget, struct mem_slot *slot) {
+    if (slot->charged + slot->charged / 8 >= slot->mapped)
+        mappings_give(&budget->mappings, slot->base, slot->mapped);
+    else
+        munmap(slot->base, slot->mapped);
+}
+
 void mem_arena_free(struct mem_arena *arena) {
     if (!arena) return;
     struct mem_budget *budget = arena->budget;
     size_t used = arena->used;
     for (struct mem_slot *slot = arena->slots; slot; slot = slot->next)
-        if (slot->base) munmap(slot->base, slot->mapped);
+        if (slot->base) give_mapping(budget, slot);
     for (struct chunk *chunk = arena->chunks, *next; chunk; chunk = next) {
         next = chunk->next; /* the last one holds the arena */
         if (next)
@@ -180,8 +198,8 @@ static struct mem_slot *map(struct mem_arena *arena, size_t mapped, size_t charg
     if (!slot) return NULL;
     *why = arena_charge(arena, charge);
     if (*why != MEM_OK) return NULL;
-    void *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) {
+    void *base = charge < mapped ? mappings_new(mapped) : mappings_take(&arena->budget->mappings, mapped, &mapped);
+    if (!base) {
         mem_uncharge(arena->budget, charge);
         arena->used -= charge;
         *why = MEM_FAILED;
@@ -243,11 +261,11 @@ static enum mem_status grow_in_chunk(struct mem_grow *grow, size_t bytes) {
     return MEM_OK;
 }
 
-/* Out of the chunk into a mapping twice as large as now needed. */
+/* Out of the chunk into a mapping: of the size asked for where that is the first, else twice as large as now needed. */
 static enum mem_status grow_out(struct mem_grow *grow, size_t bytes) {
     size_t charge = round_up(bytes, PAGE);
     enum mem_status why;
-    struct mem_slot *slot = map(grow->arena, 2 * charge, charge, &why);
+    struct mem_slot *slot = map(grow->arena, grow->size ? 2 * charge : charge, charge, &why);
     if (!slot) return why;
     if (grow->size) memcpy(slot->base, grow->data, grow->size);
     grow->data = slot->base;
@@ -314,7 +332,7 @@ void mem_grow_trim(struct mem_grow *grow) {
 void mem_grow_free(struct mem_grow *grow) {
     struct mem_slot *slot = grow->slot;
     if (slot && slot->base) {
-        munmap(slot->base, slot->mapped);
+        give_mapping(grow->arena->budget, slot);
         mem_uncharge(grow->arena->budget, slot->charged);
         grow->arena->used -= slot->charged;
         *slot = (struct mem_slot){.next = slot->next};

@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "mappings.h"
+
 struct mem_budget {
     size_t limit;       /* bytes; set once before use */
     atomic_size_t used; /* bytes charged now */
@@ -24,6 +26,8 @@ struct mem_budget {
      * set it calls mem_budget_close. */
     bool keeps_chunk;
     _Atomic(void *) kept;
+    /* Large mappings left behind, the same; only where mappings.limit is set. */
+    struct mappings mappings;
     /* Tests only: asked before every allocation; true = behave as if the allocator had said no. NULL in the server. */
     bool (*refuse)(void *refuse_arg);
     void *refuse_arg;

@@ -8,6 +8,7 @@
  */
 #include "tensor.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -103,12 +104,50 @@ static bool non_finite(const struct tensor *tensor, const char *name, enum mha_d
                        dtype == MHA_F64 ? "float64" : "float32");
 }
 
+enum { SCAN_BLOCK = 64 }; /* bytes: eight float64, sixteen float32 */
+
+/* Are all elements of a block at most `largest`, and none NaN? */
+static inline bool block_is_fine_f64(const char *data, double largest) {
+    typedef double block __attribute__((vector_size(SCAN_BLOCK)));
+    typedef int64_t bits __attribute__((vector_size(SCAN_BLOCK)));
+    block x;
+    memcpy(&x, data, sizeof x);
+    const bits fine = (block)((bits)x & INT64_MAX) <= largest;
+    return (fine[0] & fine[1] & fine[2] & fine[3] & fine[4] & fine[5] & fine[6] & fine[7]) != 0;
+}
+
+static inline bool block_is_fine_f32(const char *data) {
+    typedef float block __attribute__((vector_size(SCAN_BLOCK)));
+    typedef int32_t bits __attribute__((vector_size(SCAN_BLOCK)));
+    block x;
+    memcpy(&x, data, sizeof x);
+    const bits fine = (block)((bits)x & INT32_MAX) <= FLT_MAX;
+    int32_t all = -1;
+    for (int i = 0; i < 16; i++) all &= fine[i];
+    return all != 0;
+}
+
+/* How many elements at the beginning come in blocks that need no second look. */
+static size_t fine_blocks(enum tensor_type type, const char *data, size_t count, double largest) {
+    const size_t size = tensor_type_size(type), blocks = count * size / SCAN_BLOCK;
+    size_t b = 0;
+    if (type == TENSOR_F64)
+        while (b < blocks && block_is_fine_f64(data + b * SCAN_BLOCK, largest)) b++;
+    else if (type == TENSOR_F32)
+        while (b < blocks && block_is_fine_f32(data + b * SCAN_BLOCK)) b++;
+    return b * SCAN_BLOCK / size;
+}
+
 /* The first element that may not be there, or count. Inlined per type, so that the loop has no switch in it. */
 static inline __attribute__((always_inline)) size_t scan_type(enum tensor_type type, const char *data, size_t count,
                                                               double largest, bool minus_infinity_allowed) {
-    for (size_t i = 0; i < count; i++) {
-        double value = load(type, data, i);
-        if (!(fabs(value) <= largest) && !(minus_infinity_allowed && value == -INFINITY)) return i;
+    size_t i = 0;
+    while (i < count) {
+        i += fine_blocks(type, data + i * tensor_type_size(type), count - i, largest);
+        for (const size_t end = i + SCAN_BLOCK < count ? i + SCAN_BLOCK : count; i < end; i++) {
+            double value = load(type, data, i);
+            if (!(fabs(value) <= largest) && !(minus_infinity_allowed && value == -INFINITY)) return i;
+        }
     }
     return count;
 }

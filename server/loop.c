@@ -23,6 +23,7 @@ static const char from_plain[] = "plain", from_secure[] = "secure", from_runs[] 
 
 #define EVENTS_AT_ONCE 64
 #define ACCEPT_PAUSE   (100 * NS_PER_MS)
+#define QUIET          NS_PER_SECOND /* without an event: time to give back the mappings that wait for the next request */
 /* libmicrohttpd 0.9.75 asks to be called again at once, and does nothing, for as long as a connection has filled its memory with
  * the beginning of a line (a chunk's size of 32 KiB). After so many turns in vain it gets its turns at this pace instead, until
  * the deadline of that request ends it; whatever else happens is still an event and wakes the loop. */
@@ -145,6 +146,7 @@ struct turn {
     uint64_t accept_again_at; /* 0: accepting; else the listeners are out of the set until then */
     uint64_t drain_wake;
     int signal_fd;
+    uint64_t event_at;      /* when an event came last */
     uint64_t progress_seen; /* service->progress after the last turn */
     unsigned vain;          /* turns since then that brought no event and no progress */
     bool runs_ended;        /* the eventfd of admission.c was readable in this turn */
@@ -163,6 +165,10 @@ static bool wants_turn(struct MHD_Daemon *daemon) {
     return daemon && MHD_get_timeout(daemon, &ms) == MHD_YES && ms == 0;
 }
 
+static bool keeps_mappings(const struct service *service) {
+    return atomic_load_explicit(&service->budget.mappings.held, memory_order_relaxed) > 0;
+}
+
 /* Milliseconds until something falls due, rounded up; -1: nothing does. */
 static int time_to_wait(struct service *service, const struct turn *turn, uint64_t now) {
     bool again = wants_turn(service->plain) || wants_turn(service->secure);
@@ -171,6 +177,7 @@ static int time_to_wait(struct service *service, const struct turn *turn, uint64
     uint64_t due = first ? first->at : UINT64_MAX;
     if (turn->accept_again_at && turn->accept_again_at < due) due = turn->accept_again_at;
     if (turn->drain.begun && turn->drain_wake < due) due = turn->drain_wake;
+    if (keeps_mappings(service) && turn->event_at + QUIET < due) due = turn->event_at + QUIET;
     if (due == UINT64_MAX) return again ? VAIN_PAUSE_MS : -1;
     uint64_t wait = due > now ? (due - now + NS_PER_MS - 1) / NS_PER_MS : 0, most = again ? VAIN_PAUSE_MS : 60000;
     return (int)(wait > most ? most : wait);
@@ -236,6 +243,8 @@ static bool take_turn(struct service *service, struct turn *turn) {
     turn->vain = count == 0 && service->progress == turn->progress_seen ? turn->vain + 1 : 0;
     turn->progress_seen = service->progress;
     uint64_t now = clock_now();
+    if (count > 0) turn->event_at = now;
+    if (now - turn->event_at >= QUIET && keeps_mappings(service)) mappings_empty(&service->budget.mappings);
     if (turn->accept_again_at && now >= turn->accept_again_at) {
         turn->accept_again_at = 0;
         watch_listeners(service);

@@ -55,10 +55,16 @@ static size_t raise_file_limit(size_t connections) {
     return connections < room ? connections : room;
 }
 
+/* Mappings that wait for the next request (api/mappings.h): at most this part of --max-memory, and this much. */
+#define KEEPS_PART 8
+#define KEEPS_MOST ((size_t)128 << 20)
+
 static bool set_up_memory(struct service *service, const struct config *config) {
     service->budget.limit = (size_t)config->max_memory;
     conns_set_aside(service);
     service->budget.keeps_chunk = true;
+    const size_t part = (size_t)config->max_memory / KEEPS_PART;
+    service->budget.mappings.limit = part < KEEPS_MOST ? part : KEEPS_MOST;
     service->env.budget = &service->budget;
     service->env.max_body = (size_t)config->max_body;
     service->env.threads = config->threads ? (size_t)config->threads : cpus_granted();

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +257,94 @@ static void a_kept_chunk_is_uncharged_and_serves_the_next_arena(void **state) {
     mem_budget_close(&budget);
 }
 
+static size_t held(struct mem_budget *budget) { return atomic_load(&budget->mappings.held); }
+
+/* An arena with one block; the arena is the caller's. */
+static void *block_of(struct mem_budget *budget, size_t bytes, struct mem_arena **arena) {
+    *arena = mem_arena_new(budget);
+    assert_non_null(*arena);
+    void *block = mem_alloc(*arena, bytes, NULL);
+    assert_non_null(block);
+    memset(block, 0xA5, bytes);
+    return block;
+}
+
+static void a_mapping_left_behind_serves_the_next_request_of_its_size(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB, .mappings.limit = 4 * MIB};
+    struct mem_arena *arena;
+    void *first = block_of(&budget, MIB, &arena);
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), MIB);
+    assert_int_equal(used(&budget), 0);
+    block_of(&budget, 2 * MIB, &arena); /* too large for it */
+    assert_int_equal(held(&budget), MIB);
+    assert_ptr_equal(mem_alloc(arena, MIB - 4096, NULL), first);
+    assert_int_equal(held(&budget), 0);
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), 3 * MIB);
+    block_of(&budget, 5 * MIB, &arena); /* more than may wait */
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), 3 * MIB);
+    mem_budget_close(&budget);
+    assert_int_equal(held(&budget), 0);
+}
+
+static void what_waits_makes_room_before_the_limit_is_passed(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 8 * MIB, .mappings.limit = 4 * MIB};
+    struct mem_arena *arena;
+    block_of(&budget, 3 * MIB, &arena);
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), 3 * MIB);
+    block_of(&budget, 4 * MIB, &arena);
+    assert_int_equal(held(&budget), 3 * MIB); /* 4 + 3 and the chunk fit below 8 */
+    assert_non_null(mem_alloc(arena, MIB, NULL));
+    assert_int_equal(held(&budget), 0);
+    mem_arena_free(arena);
+    mem_budget_close(&budget);
+}
+
+struct taker {
+    struct mem_budget *budget;
+    unsigned char mark;
+};
+
+static void *take_and_give(void *argument) {
+    const struct taker *taker = argument;
+    for (int round = 0; round < 2000; round++) {
+        struct mem_arena *arena = mem_arena_new(taker->budget);
+        const size_t bytes = (size_t)(64 + 32 * (round % 3)) * KIB;
+        unsigned char *block = mem_alloc(arena, bytes, NULL);
+        block[0] = block[bytes - 1] = taker->mark;
+        sched_yield();
+        if (block[0] != taker->mark || block[bytes - 1] != taker->mark) return argument; /* somebody else has it too */
+        mem_arena_free(arena);
+        if (round % 64 == 0) mappings_empty(&taker->budget->mappings);
+    }
+    return NULL;
+}
+
+static void threads_never_get_the_same_mapping(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB, .mappings.limit = MIB};
+    struct taker takers[4];
+    pthread_t threads[4];
+    for (unsigned i = 0; i < 4; i++) {
+        takers[i] = (struct taker){&budget, (unsigned char)(i + 1)};
+        assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, &takers[i]), 0);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        void *failed = &budget;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    assert_true(held(&budget) <= MIB);
+    mem_budget_close(&budget);
+    assert_int_equal(held(&budget), 0);
+    assert_int_equal(used(&budget), 0);
+}
+
 static void products_and_sums_that_overflow_are_seen(void **state) {
     (void)state;
     size_t out = 42;
@@ -279,6 +368,9 @@ int main(void) {
         cmocka_unit_test(mappings_are_given_back_to_the_system),
         cmocka_unit_test(the_test_hook_refuses_one_allocation),
         cmocka_unit_test(a_kept_chunk_is_uncharged_and_serves_the_next_arena),
+        cmocka_unit_test(a_mapping_left_behind_serves_the_next_request_of_its_size),
+        cmocka_unit_test(what_waits_makes_room_before_the_limit_is_passed),
+        cmocka_unit_test(threads_never_get_the_same_mapping),
         cmocka_unit_test(products_and_sums_that_overflow_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
