@@ -233,7 +233,7 @@ static void set_ahead(struct panel *w, const real *from, size_t n, size_t calls)
 KERNEL_INLINE void look_ahead(struct panel *w) {
     size_t n = w->ahead.per_call < w->ahead.lines ? w->ahead.per_call : w->ahead.lines;
     w->ahead.lines -= n;
-    for (; n > 0; n--, w->ahead.at += LINE) __builtin_prefetch(w->ahead.at, 0, 2);
+    for (; n > 0; n--, w->ahead.at += LINE) __builtin_prefetch(w->ahead.at, 0, 3);
 }
 
 /* S^T of n keys that lie one after the other. */
