@@ -139,7 +139,7 @@ static void thousands_of_idle_connections_cost_little_and_the_next_is_served(voi
     long after = service_status(&service, "VmRSS");
     print_message("%zu idle connections: %.1f KiB each\n", count, (double)(after - before) / (double)count);
     assert_true(after - before <
-                (long)count * (SANITIZED ? 256 : 8));  /* KiB: an unused connection holds no buffer yet */
+                (long)count * (SANITIZED ? 256 : 8)); /* KiB: an unused connection holds no buffer yet */
     for (size_t i = 0; i < count; i += count / 100) { /* any of them still works */
         raw_post(fd[i], "", SMALL_BODY);
         struct answer answer = raw_answer(fd[i], 5000);
