@@ -80,13 +80,6 @@ static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to *
 
 static char *align_up(char *p) { return p + (-(uintptr_t)p & (ALIGNMENT - 1)); }
 
-/* A kept chunk is written to by whoever comes next, so that a sanitizer would not see a use after free. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KEEPS_CHUNKS false
-#else
-#define KEEPS_CHUNKS true
-#endif
-
 /* A charged first chunk: the one that the last request left, or a new one. Keeping it saves malloc from merging and splitting 32
  * KiB for every small request. */
 static struct chunk *first_chunk(struct mem_budget *budget) {
@@ -106,8 +99,17 @@ static struct chunk *first_chunk(struct mem_budget *budget) {
 /* Keeps the chunk if none is kept, else frees it. */
 static void give_back(struct mem_budget *budget, struct chunk *first) {
     void *none = NULL;
-    if (KEEPS_CHUNKS && budget->keeps_chunk && atomic_compare_exchange_strong(&budget->kept, &none, first)) return;
+    if (budget->keeps_chunk && atomic_compare_exchange_strong(&budget->kept, &none, first)) return;
     free(first);
+}
+
+void mem_budget_keep(struct mem_budget *budget, size_t mapped) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    (void)budget, (void)mapped;
+#else
+    budget->keeps_chunk = true;
+    budget->mappings.limit = mapped;
+#endif
 }
 
 void mem_budget_close(struct mem_budget *budget) {

@@ -22,11 +22,10 @@ struct mem_budget {
     size_t limit;       /* bytes; set once before use */
     atomic_size_t used; /* bytes charged now */
     atomic_size_t peak; /* most ever charged */
-    /* One first chunk that an arena has left behind, for the next one; uncharged. Only where keeps_chunk is set, and then whoever
-     * set it calls mem_budget_close. */
+    /* What arenas have left behind for the next ones, uncharged, where mem_budget_keep has asked for it: one first chunk, and
+     * large mappings. */
     bool keeps_chunk;
     _Atomic(void *) kept;
-    /* Large mappings left behind, the same; only where mappings.limit is set. */
     struct mappings mappings;
     /* Tests only: asked before every allocation; true = behave as if the allocator had said no. NULL in the server. */
     bool (*refuse)(void *refuse_arg);
@@ -37,6 +36,9 @@ struct mem_budget {
 bool mem_charge(struct mem_budget *budget, size_t bytes);
 void mem_uncharge(struct mem_budget *budget, size_t bytes);
 
+/* From now on a first chunk and up to `mapped` bytes of large mappings are kept for the next arenas, until mem_budget_close; nothing
+ * under a sanitizer, which would not see a use after free. Before use. */
+void mem_budget_keep(struct mem_budget *budget, size_t mapped);
 /* Frees what the budget keeps. */
 void mem_budget_close(struct mem_budget *budget);
 

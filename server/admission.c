@@ -36,11 +36,11 @@ static void *create_pool(void *argument) {
 }
 
 bool admission_open(struct admission *admission, size_t threads, size_t max_queue) {
-    *admission = (struct admission){.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), .waiting_max = max_queue};
+    *admission = (struct admission){.ended.eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), .waiting_max = max_queue};
     admission->running_max = threads < 2 ? 4 : 2 * threads;
     struct creation creation = {.threads = threads};
     pthread_t thread;
-    if (admission->eventfd < 0 || pthread_create(&thread, NULL, create_pool, &creation) != 0) return false;
+    if (admission->ended.eventfd < 0 || pthread_create(&thread, NULL, create_pool, &creation) != 0) return false;
     pthread_join(thread, NULL);
     admission->pool = creation.pool;
     return admission->pool != NULL;
@@ -49,8 +49,8 @@ bool admission_open(struct admission *admission, size_t threads, size_t max_queu
 void admission_close(struct admission *admission) {
     mha_pool_free(admission->pool);
     admission->pool = NULL;
-    if (admission->eventfd >= 0) close(admission->eventfd);
-    admission->eventfd = -1;
+    if (admission->ended.eventfd >= 0) close(admission->ended.eventfd);
+    admission->ended.eventfd = -1;
 }
 
 bool admission_inline(double flops) { return flops <= INLINE_FLOPS; }
@@ -59,18 +59,10 @@ bool admission_full(const struct admission *admission) {
     return admission->running >= admission->running_max && admission->waiting >= admission->waiting_max;
 }
 
-/* On a worker. After the push the request may be gone, so what is needed is read before. */
+/* On a worker. */
 static void run_ended(void *argument) {
     struct request *request = argument;
-    struct admission *admission = &request->conn->service->admission;
-    int event = admission->eventfd;
-    struct request *top = atomic_load_explicit(&admission->ended, memory_order_relaxed);
-    do request->queue_next = top;
-    while (!atomic_compare_exchange_weak_explicit(&admission->ended, &top, request, memory_order_release,
-                                                  memory_order_relaxed));
-    uint64_t one = 1;
-    ssize_t written = write(event, &one, sizeof one); /* cannot be full: the loop reads it to 0 */
-    (void)written;
+    ended_push(&request->conn->service->admission.ended, request);
 }
 
 static void start(struct admission *admission, struct request *request) {
@@ -111,16 +103,10 @@ void admission_withdraw(struct admission *admission, struct request *request) {
 
 struct request *admission_collect(struct admission *admission) {
     uint64_t count;
-    ssize_t got = read(admission->eventfd, &count, sizeof count); /* EAGAIN: nothing has ended */
+    ssize_t got = read(admission->ended.eventfd, &count, sizeof count); /* EAGAIN: nothing has ended */
     (void)got;
-    struct request *newest = atomic_exchange_explicit(&admission->ended, NULL, memory_order_acquire), *oldest = NULL;
-    while (newest) {
-        struct request *next = newest->queue_next;
-        newest->queue_next = oldest;
-        oldest = newest;
-        newest = next;
-        admission->running--;
-    }
+    struct request *oldest = ended_take(&admission->ended);
+    for (struct request *request = oldest; request; request = request->queue_next) admission->running--;
     while (admission->first && admission->running < admission->running_max) {
         struct request *request = admission->first;
         admission_withdraw(admission, request);

@@ -4,29 +4,27 @@
  *
  * Model. A run of few operations is done at once on the I/O thread (the caller asks admission_inline). Others go to the pool,
  * a few at a time, since the pool shares itself between all runs that it has and too many would all end late. The rest wait
- * in one queue, first come first served, of bounded length; beyond that the answer is 503. Ended runs come back through a
- * lock-free list and an eventfd that the I/O loop watches.
+ * in one queue, first come first served, of bounded length; beyond that the answer is 503. Ended runs come back by ended.h.
  *
  * What it does not do: memory (api/memory.h counts that before a run exists) or time (the loop cancels).
  */
 #ifndef MHA_SERVER_ADMISSION_H
 #define MHA_SERVER_ADMISSION_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "../core/mha.h"
+#include "ended.h"
 
 struct request;
 
 struct admission {
     struct mha_pool *pool;
-    int eventfd; /* readable when runs have ended */
     size_t running, running_max;
     size_t waiting, waiting_max;
     struct request *first, *last; /* the queue */
-    _Atomic(struct request *) ended;
+    struct ended ended;           /* its eventfd is ours */
 };
 
 /* False: no memory or threads. The workers get a lower priority than the caller, who keeps answering while they compute. */

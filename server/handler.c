@@ -304,14 +304,23 @@ static void end_early(struct request *request) {
 
 /* A client that only closed its sending side is told why it gets nothing else. It is told past libmicrohttpd, which reads the
  * end of the stream at the resume and then drops any answer. */
-static void client_left(struct request *request) {
+static void client_left(struct request *request, const char *advice) {
     request->gone = true;
     request->conn->service->metrics.disconnects++;
-    problem_set(
-        &request->problem, PROBLEM_HTTP, "",
-        "The client closed its side of the connection before the answer; that is taken as having left. Keep it open");
+    problem_set(&request->problem, PROBLEM_HTTP, "",
+                "The client closed its side of the connection before the answer; that is taken as having left. %s",
+                advice);
     conn_answer_raw(request->conn, &request->problem, request->id);
+}
+
+static void client_left_run(struct request *request) {
+    client_left(request, "Keep it open");
     end_early(request);
+}
+
+/* The keeper goes on with it. */
+static void client_left_keeper(struct request *request) {
+    client_left(request, "A change of a layer is carried through all the same");
 }
 
 /* ---- the end of the body: compute --------------------------------------------------------------------------------- */
@@ -326,39 +335,46 @@ static void take_computed(struct request *request) {
     if (!api_call_failed(request->call)) service->metrics.flops += api_call_flops(request->call);
 }
 
-static enum MHD_Result compute_here(struct request *request) {
+static void compute_here(struct request *request) {
     request->run_at = clock_now();
     mha_run_here(request->run);
     take_computed(request);
-    return answer_call(request);
+}
+
+static void say_draining(struct problem *problem) {
+    problem_set(problem, PROBLEM_DRAINING, "", "The server is shutting down; send this again elsewhere");
+}
+
+/* Whether a run cannot be handed to the pool, and why. */
+static bool pool_refuses(struct request *request) {
+    const struct service *service = request->conn->service;
+    struct problem *problem = api_call_problem(request->call);
+    if (service->stopping)
+        say_draining(problem);
+    else if (admission_full(&service->admission))
+        problem_set(problem, PROBLEM_QUEUE_FULL, "", "%zu computations wait already (--max-queue); try again",
+                    service->admission.waiting);
+    else
+        return false;
+    return true;
 }
 
 static enum MHD_Result compute_on_pool(struct request *request) {
     struct service *service = request->conn->service;
-    struct problem *problem = api_call_problem(request->call);
-    if (service->stopping || admission_full(&service->admission)) {
-        if (service->stopping)
-            problem_set(problem, PROBLEM_DRAINING, "", "The server is shutting down; send this again elsewhere");
-        else
-            problem_set(problem, PROBLEM_QUEUE_FULL, "", "%zu computations wait already (--max-queue); try again",
-                        service->admission.waiting);
-        return answer_call(request);
-    }
+    if (pool_refuses(request)) return answer_call(request);
     MHD_suspend_connection(request->conn->mhd); /* before anybody else may know of the run */
     admission_take(&service->admission, request);
-    if (request->conn->half_closed) client_left(request);
+    if (request->conn->half_closed) client_left_run(request);
     return MHD_YES;
 }
 
 /* ---- what may wait for the disk ------------------------------------------------------------------------------------ */
 
-static void client_left_keeper(struct request *request);
-
 /* Hands the request to the keeper, unless it has too many. */
 static enum MHD_Result keep(struct request *request, void (*work)(struct request *request)) {
     struct service *service = request->conn->service;
     if (service->stopping)
-        problem_set(&request->problem, PROBLEM_DRAINING, "", "The server is shutting down; send this again elsewhere");
+        say_draining(&request->problem);
     else if (service->keeper.count > service->admission.waiting_max)
         problem_set(&request->problem, PROBLEM_QUEUE_FULL, "",
                     "%zu changes of layers wait already (--max-queue); try again", service->keeper.count);
@@ -392,7 +408,9 @@ static enum MHD_Result take_call_end(struct request *request) {
     if (!api_call_end_soon(request->call)) return keep(request, finish_call);
     request->run = api_call_failed(request->call) ? NULL : api_call_run(request->call);
     if (!request->run) return answer_call(request);
-    return admission_inline(api_call_flops(request->call)) ? compute_here(request) : compute_on_pool(request);
+    if (!admission_inline(api_call_flops(request->call))) return compute_on_pool(request);
+    compute_here(request);
+    return answer_call(request);
 }
 
 static enum MHD_Result answer_at_once(struct request *request, const struct route *route) {
@@ -453,22 +471,20 @@ void handler_kept(struct request *request) {
     if (request->call && !request->conn->closing && !api_call_failed(request->call))
         request->run = api_call_run(request->call);
     if (request->run && service->stopping) {
-        problem_set(api_call_problem(request->call), PROBLEM_DRAINING, "",
-                    "The server is shutting down; send this again elsewhere");
+        say_draining(api_call_problem(request->call));
         request->run = NULL;
     }
     if (!request->run) {
         request->computed_at = clock_now();
         resume(request);
     } else if (admission_inline(api_call_flops(request->call))) {
-        request->run_at = clock_now();
-        mha_run_here(request->run);
-        handler_run_ended(request);
-    } else if (!admission_take(&service->admission, request)) {
-        problem_set(api_call_problem(request->call), PROBLEM_QUEUE_FULL, "",
-                    "%zu computations wait already (--max-queue); try again", service->admission.waiting);
+        compute_here(request);
+        resume(request);
+    } else if (pool_refuses(request)) {
         request->run = NULL;
         resume(request);
+    } else {
+        admission_take(&service->admission, request);
     }
 }
 
@@ -477,7 +493,7 @@ void handler_client_left(struct conn *conn) {
     if (conn->half_closed || conn->closing) return; /* our own shutdown gives another edge */
     conn->half_closed = true;
     if (request && (request->phase == PHASE_QUEUED || request->phase == PHASE_RUNNING))
-        client_left(request);
+        client_left_run(request);
     else if (request && request->phase == PHASE_KEEPING)
         client_left_keeper(request);
     else
@@ -509,16 +525,6 @@ static void too_long_kept(struct request *request) {
                 "carried through all the same",
                 request->limit_ns / NS_PER_MS);
     tell_and_shut(request, &late);
-}
-
-static void client_left_keeper(struct request *request) {
-    request->gone = true;
-    request->conn->service->metrics.disconnects++;
-    problem_set(
-        &request->problem, PROBLEM_HTTP, "",
-        "The client closed its side of the connection before the answer; that is taken as having left. A change of a "
-        "layer is carried through all the same");
-    conn_answer_raw(request->conn, &request->problem, request->id);
 }
 
 /* The request has not come whole in time. */

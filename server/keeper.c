@@ -4,7 +4,6 @@
  */
 #include "keeper.h"
 
-#include <stdint.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,17 +11,6 @@
 #include "request.h"
 
 #define KEEPER_NICE 5
-
-/* After the push the request may be gone. */
-static void hand_back(struct keeper *keeper, struct request *request) {
-    struct request *top = atomic_load_explicit(&keeper->ended, memory_order_relaxed);
-    do request->queue_next = top;
-    while (!atomic_compare_exchange_weak_explicit(&keeper->ended, &top, request, memory_order_release,
-                                                  memory_order_relaxed));
-    uint64_t one = 1;
-    ssize_t written = write(keeper->eventfd, &one, sizeof one); /* cannot be full: the loop reads it to 0 */
-    (void)written;
-}
 
 /* The next request, NULL at the end. */
 static struct request *wait_for_work(struct keeper *keeper) {
@@ -46,13 +34,13 @@ static void *work(void *argument) {
     pthread_mutex_unlock(&keeper->lock);
     while ((request = wait_for_work(keeper))) {
         request->work(request);
-        hand_back(keeper, request);
+        ended_push(&keeper->ended, request);
     }
     return NULL;
 }
 
 bool keeper_open(struct keeper *keeper, int eventfd) {
-    *keeper = (struct keeper){.eventfd = eventfd};
+    *keeper = (struct keeper){.ended.eventfd = eventfd};
     pthread_mutex_init(&keeper->lock, NULL);
     pthread_cond_init(&keeper->changed, NULL);
     keeper->started = pthread_create(&keeper->thread, NULL, work, keeper) == 0;
@@ -90,13 +78,7 @@ void keeper_take(struct keeper *keeper, struct request *request) {
 }
 
 struct request *keeper_collect(struct keeper *keeper) {
-    struct request *newest = atomic_exchange_explicit(&keeper->ended, NULL, memory_order_acquire), *oldest = NULL;
-    while (newest) {
-        struct request *next = newest->queue_next;
-        newest->queue_next = oldest;
-        oldest = newest;
-        newest = next;
-        keeper->count--;
-    }
+    struct request *oldest = ended_take(&keeper->ended);
+    for (struct request *request = oldest; request; request = request->queue_next) keeper->count--;
     return oldest;
 }

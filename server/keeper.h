@@ -5,8 +5,7 @@
  * Model. Packing 100 MB of weights takes a tenth of a second and fsync as long as the disk likes; on the I/O thread every other
  * client, health checks included, would wait with it. So such a request is suspended (PHASE_KEEPING) and handed to this
  * thread, which does one after the other in the order in which they came: changes of the layers directory never overlap, and
- * the last PUT or DELETE of a name wins in the store and on the disk alike. Ended requests come back through a lock-free list
- * and the eventfd of admission.h.
+ * the last PUT or DELETE of a name wins in the store and on the disk alike. Ended requests come back by ended.h.
  *
  * What it does not do: cancel. A change that has begun is carried through, whether the client waits for it or not.
  */
@@ -14,23 +13,23 @@
 #define MHA_SERVER_KEEPER_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+#include "ended.h"
 
 struct request;
 
 struct keeper {
     pthread_t thread;
     bool started;
-    int eventfd;  /* admission's */
     size_t count; /* requests handed over and not collected yet; the I/O thread's alone */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under the lock */
     struct request *first, *last; /* by queue_next */
     bool running, ending;
-    _Atomic(struct request *) ended;
+    struct ended ended; /* its eventfd is admission's */
 };
 
 /* False: no thread. It has a lower priority than the caller, like the workers. */

@@ -94,7 +94,7 @@ static bool watch_listeners(struct service *service) {
 
 bool loop_open(struct service *service, int signal_fd) {
     service->epoll = epoll_create1(EPOLL_CLOEXEC);
-    bool good = service->epoll >= 0 && watch(service, service->admission.eventfd, from_runs);
+    bool good = service->epoll >= 0 && watch(service, service->admission.ended.eventfd, from_runs);
     good = good && watch(service, signal_fd, from_signals) && watch_listeners(service);
     if (good) service->plain = start_daemon(service, false);
     good = good && watch_daemon(service, service->plain, from_plain);
@@ -201,21 +201,20 @@ static void take_event(struct service *service, struct turn *turn, const struct 
         pause_accepting(service, turn);
 }
 
+/* For each, which it may let go. */
+static void hand_on(struct request *request, void (*to)(struct request *request)) {
+    while (request) {
+        struct request *next = request->queue_next;
+        to(request);
+        request = next;
+    }
+}
+
 static void take_ended_runs(struct service *service, struct turn *turn) {
     if (!turn->runs_ended) return;
     turn->runs_ended = false;
-    struct request *request = admission_collect(&service->admission);
-    while (request) {
-        struct request *next = request->queue_next;
-        handler_run_ended(request);
-        request = next;
-    }
-    request = keeper_collect(&service->keeper);
-    while (request) {
-        struct request *next = request->queue_next;
-        handler_kept(request);
-        request = next;
-    }
+    hand_on(admission_collect(&service->admission), handler_run_ended);
+    hand_on(keeper_collect(&service->keeper), handler_kept);
 }
 
 static void take_deadlines(struct service *service, uint64_t now) {

@@ -3,7 +3,7 @@
  * server/main.c - the process, from top to bottom.
  *
  * Where to go from here: config.c has every option, routes.c every path, handler.c the life of a request, loop.c the thread
- * that does all input and output, admission.c who computes, drain.c how it ends.
+ * that does all input and output, admission.c who computes, keeper.c who waits for the disk, drain.c how it ends.
  */
 #include <errno.h>
 #include <signal.h>
@@ -62,9 +62,8 @@ static size_t raise_file_limit(size_t connections) {
 static bool set_up_memory(struct service *service, const struct config *config) {
     service->budget.limit = (size_t)config->max_memory;
     conns_set_aside(service);
-    service->budget.keeps_chunk = true;
     const size_t part = (size_t)config->max_memory / KEEPS_PART;
-    service->budget.mappings.limit = part < KEEPS_MOST ? part : KEEPS_MOST;
+    mem_budget_keep(&service->budget, part < KEEPS_MOST ? part : KEEPS_MOST);
     service->env.budget = &service->budget;
     service->env.max_body = (size_t)config->max_body;
     service->env.threads = config->threads ? (size_t)config->threads : cpus_granted();
@@ -92,7 +91,8 @@ static int set_up(struct service *service, const struct config *config, int sign
     set_up_limits(service, config);
     if (!admission_open(&service->admission, service->env.threads, (size_t)config->max_queue))
         return fail("--threads", "cannot start the workers");
-    if (!keeper_open(&service->keeper, service->admission.eventfd)) return fail("threads", "cannot start another");
+    if (!keeper_open(&service->keeper, service->admission.ended.eventfd))
+        return fail("threads", "cannot start another");
     return loop_open(service, signal_fd) ? 0 : 2;
 }
 
@@ -139,7 +139,7 @@ int main(int argc, char **argv) {
     if (signal_fd < 0) return fail("signals", strerror(errno));
     service.config = &config;
     service.epoll = -1;
-    service.admission.eventfd = -1;
+    service.admission.ended.eventfd = -1;
     service.metrics.started_wall_ns = clock_wall();
     log_open(&service.log, (enum log_format)config.log, (enum log_level)config.log_level, STDERR_FILENO);
 

@@ -60,35 +60,19 @@ KERNEL_INLINE void add_before(const int size, const bool first, const real *sums
     for (int x = 0; x < size; x++) c[x] = load(sums + x * VL) + c[x];
 }
 
-/* One step: c[m*nv + v] += a[m] * b[v*VL] for the scalars a[m] at a[m][k]. */
-KERNEL_INLINE void multiply_add_rows(const int mr, const int nv, const real *const *a, size_t k, const real *b,
-                                     vec *c) {
+/* One step: c[m*nv + v] += a_m * b[v*VL], where the scalars a_m lie at rows[m][k], or without rows at column[m]. */
+KERNEL_INLINE void multiply_add(const int mr, const int nv, const real *const *rows, size_t k, const real *column,
+                                const real *b, vec *c) {
     vec b_v[NV];
     KERNEL_UNROLL
     for (int v = 0; v < nv; v++) b_v[v] = load_once(b + v * VL);
     KERNEL_UNROLL
     for (int m = 0; m < mr; m++) {
-        const vec a_mk = splat(a[m][k]);
+        const vec a_m = splat(rows != NULL ? rows[m][k] : column[m]);
         KERNEL_UNROLL
         for (int v = 0; v < nv; v++) {
-            c[m * nv + v] += a_mk * b_v[v];
-            KERNEL_SUM_HERE(c[m * nv + v], a_mk, b_v[v]);
-        }
-    }
-}
-
-/* The same for the scalars at a[m]. */
-KERNEL_INLINE void multiply_add_column(const int mr, const int nv, const real *a, const real *b, vec *c) {
-    vec b_v[NV];
-    KERNEL_UNROLL
-    for (int v = 0; v < nv; v++) b_v[v] = load_once(b + v * VL);
-    KERNEL_UNROLL
-    for (int m = 0; m < mr; m++) {
-        const vec a_km = splat(a[m]);
-        KERNEL_UNROLL
-        for (int v = 0; v < nv; v++) {
-            c[m * nv + v] += a_km * b_v[v];
-            KERNEL_SUM_HERE(c[m * nv + v], a_km, b_v[v]);
+            c[m * nv + v] += a_m * b_v[v];
+            KERNEL_SUM_HERE(c[m * nv + v], a_m, b_v[v]);
         }
     }
 }
@@ -106,7 +90,7 @@ KERNEL_INLINE void multiply_rows(const int mr, const int nv, size_t n, size_t fo
         KERNEL_UNROLL
         for (int x = 0; x < mr * nv; x++) acc[x] = (vec){0};
         KERNEL_STEPS
-        for (; k < end; k++, b += b_row) multiply_add_rows(mr, nv, a_m, k, b, acc);
+        for (; k < end; k++, b += b_row) multiply_add(mr, nv, a_m, k, NULL, b, acc);
         add_before(mr * nv, first, sums, acc);
         if (k == n) return;
         store_all(mr * nv, sums, acc);
@@ -137,7 +121,7 @@ KERNEL_INLINE void multiply_columns(const int mr, const int nv, size_t n, size_t
             const size_t steps = stop - k;
             KERNEL_STEPS
             for (size_t step = 0; step < steps; step++)
-                multiply_add_column(mr, nv, a + step * row, b + step * b_row, acc);
+                multiply_add(mr, nv, NULL, 0, a + step * row, b + step * b_row, acc);
             b += steps * b_row;
             k = stop;
         }

@@ -100,6 +100,26 @@ static void make_certificate(const char *folder, const char *name) {
     assert_int_equal(system(command), 0);
 }
 
+/* A folder with a certificate, and where its files and a Unix socket are. */
+struct tls_folder {
+    char path[32], cert[64], key[64], unix_path[64];
+};
+
+static void open_folder(struct tls_folder *folder, const char *name) {
+    snprintf(folder->path, sizeof folder->path, "/tmp/mhad-test-tls-XXXXXX");
+    assert_non_null(mkdtemp(folder->path));
+    snprintf(folder->cert, sizeof folder->cert, "%s/cert.pem", folder->path);
+    snprintf(folder->key, sizeof folder->key, "%s/key.pem", folder->path);
+    snprintf(folder->unix_path, sizeof folder->unix_path, "%s/sock", folder->path);
+    make_certificate(folder->path, name);
+}
+
+static void remove_folder(const struct tls_folder *folder) {
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", folder->path);
+    assert_int_equal(system(command), 0);
+}
+
 /* GET /healthz over TLS that trusts only `cert`; the status, 0 if the handshake failed. */
 static long tls_status(const struct service *service, const char *cert, const char *path, long version) {
     char url[128];
@@ -118,8 +138,9 @@ static long tls_status(const struct service *service, const char *cert, const ch
 }
 
 /* TLS on a port of the kernel's choice; readiness is told by the Unix socket, which stays plain. */
-static void start_tls(struct service *service, const char *cert, const char *key, const char *unix_path) {
-    const char *const arguments[] = {"--tls-cert", cert, "--tls-key", key, "--port", "0", "--unix", unix_path, NULL};
+static void start_tls(struct service *service, const struct tls_folder *folder) {
+    const char *const arguments[] = {"--tls-cert", folder->cert, "--tls-key",       folder->key, "--port",
+                                     "0",          "--unix",     folder->unix_path, NULL};
     service_start(service, arguments);
     for (int i = 0; i < 400 && !service->port; i++) {
         char *log = service_log(service), *at = strstr(log, "https://127.0.0.1:");
@@ -133,14 +154,11 @@ static void start_tls(struct service *service, const char *cert, const char *key
 /* An answer past libmicrohttpd goes through the session of the connection. */
 static void a_bad_length_over_tls_gets_one_problem(void **state) {
     (void)state;
-    char folder[] = "/tmp/mhad-test-tls-XXXXXX", cert[64], key[64], unix_path[64], url[64];
-    assert_non_null(mkdtemp(folder));
-    snprintf(cert, sizeof cert, "%s/cert.pem", folder);
-    snprintf(key, sizeof key, "%s/key.pem", folder);
-    snprintf(unix_path, sizeof unix_path, "%s/sock", folder);
-    make_certificate(folder, "one.test");
+    char url[64];
+    struct tls_folder folder;
     struct service service;
-    start_tls(&service, cert, key, unix_path);
+    open_folder(&folder, "one.test");
+    start_tls(&service, &folder);
     snprintf(url, sizeof url, "https://127.0.0.1:%d/healthz", service.port);
     CURL *curl = curl_easy_init();
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Length: abc");
@@ -148,7 +166,7 @@ static void a_bad_length_over_tls_gets_one_problem(void **state) {
     char text[2048] = "", *type = NULL;
     long status = 0;
     curl_easy_setopt(curl, CURLOPT_URL, url);
-    curl_easy_setopt(curl, CURLOPT_CAINFO, cert);
+    curl_easy_setopt(curl, CURLOPT_CAINFO, folder.cert);
     curl_easy_setopt(curl, CURLOPT_PROXY, "");
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, body);
@@ -165,22 +183,18 @@ static void a_bad_length_over_tls_gets_one_problem(void **state) {
     curl_slist_free_all(headers);
     curl_easy_cleanup(curl);
     assert_int_equal(service_stop(&service), 0);
-    unlink(cert);
-    unlink(key);
-    rmdir(folder);
+    remove_folder(&folder);
 }
 
 static void tls_serves_with_its_certificate_and_takes_a_new_one_at_sighup(void **state) {
     (void)state;
-    char folder[] = "/tmp/mhad-test-tls-XXXXXX", cert[64], key[64], old[64], command[256], unix_path[64];
-    assert_non_null(mkdtemp(folder));
-    snprintf(cert, sizeof cert, "%s/cert.pem", folder);
-    snprintf(key, sizeof key, "%s/key.pem", folder);
-    snprintf(old, sizeof old, "%s/old.pem", folder);
-    snprintf(unix_path, sizeof unix_path, "%s/sock", folder);
-    make_certificate(folder, "first.test");
+    char old[64], command[256];
+    struct tls_folder folder;
     struct service service;
-    start_tls(&service, cert, key, unix_path);
+    open_folder(&folder, "first.test");
+    start_tls(&service, &folder);
+    const char *cert = folder.cert, *key = folder.key;
+    snprintf(old, sizeof old, "%s/old.pem", folder.path);
     assert_int_equal(tls_status(&service, cert, "/healthz", CURL_SSLVERSION_DEFAULT), 200);
     assert_int_equal(tls_status(&service, cert, "/healthz", CURL_SSLVERSION_TLSv1_2 | CURL_SSLVERSION_MAX_TLSv1_2),
                      200);
@@ -195,7 +209,7 @@ static void tls_serves_with_its_certificate_and_takes_a_new_one_at_sighup(void *
     close(fd);
     /* a new pair */
     assert_int_equal(rename(cert, old), 0);
-    make_certificate(folder, "second.test");
+    make_certificate(folder.path, "second.test");
     assert_int_equal(tls_status(&service, old, "/healthz", CURL_SSLVERSION_DEFAULT), 200); /* not before SIGHUP */
     kill(service.pid, SIGHUP);
     assert_true(log_says(&service, "\"message\":\"certificate "));
@@ -211,8 +225,7 @@ static void tls_serves_with_its_certificate_and_takes_a_new_one_at_sighup(void *
              service.port, cert, key);
     assert_int_equal(system(command), 0);
     assert_int_equal(service_stop(&service), 0);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
+    remove_folder(&folder);
 }
 
 /* ---- Unix sockets and inherited ones ------------------------------------------------------------------------------------------ */
