@@ -11,6 +11,7 @@
 #include "service.h"
 
 #define LINGER   (100 * NS_PER_MS) /* for a request that is already on the wire of an idle connection */
+#define HOLD     (50 * NS_PER_MS)  /* for handshakes that have begun */
 #define LAST_SAY NS_PER_SECOND     /* for the answers after the cut */
 
 void drain_begin(struct drain *drain, struct service *service, uint64_t now) {
@@ -26,8 +27,14 @@ void drain_begin(struct drain *drain, struct service *service, uint64_t now) {
                 service->metrics.in_flight, service->conns.count);
 }
 
-/* Who waits in the accept queue has been accepted by the kernel: let him in before the door closes. */
-static void close_listeners(struct drain *drain, struct service *service) {
+/* In two steps: who waits in the accept queue has been accepted by the kernel, so let him in before the door closes. */
+static void stop_listening(struct drain *drain, struct service *service, uint64_t now) {
+    if (!drain->listeners_held) {
+        listeners_hold(&service->listeners);
+        drain->listeners_held = true;
+        drain->close_at = now + HOLD;
+        return;
+    }
     for (size_t i = 0; i < service->listeners.count; i++) conns_accept(service, &service->listeners.at[i]);
     listeners_close(&service->listeners);
     drain->listeners_closed = true;
@@ -52,7 +59,7 @@ static bool nothing_suspended(const struct service *service) {
 
 bool drain_step(struct drain *drain, struct service *service, uint64_t now, uint64_t *wake) {
     if (!drain->begun) return false;
-    if (!drain->listeners_closed && now >= drain->close_at) close_listeners(drain, service);
+    if (!drain->listeners_closed && now >= drain->close_at) stop_listening(drain, service, now);
     if (!drain->listeners_closed) {
         *wake = drain->close_at;
         return false;

@@ -3,7 +3,7 @@
  * server/drain.h - from SIGTERM to the end, so that no accepted request is lost.
  *
  *   1. at once         /readyz says 503, every answer says Connection: close; all else goes on (a load balancer needs time)
- *   2. --drain-delay   the accept queue is emptied, the listeners are closed
+ *   2. --drain-delay   no new connections; HOLD later the accept queue is emptied, the listeners are closed
  *   3. quiet           nothing in flight for LINGER: idle connections are shut
  *   4. --drain         what still runs is cancelled and answered 503; 1 s for the answers to leave; the rest is shut
  *
@@ -19,8 +19,8 @@
 struct service;
 
 struct drain {
-    bool begun, listeners_closed, cut;
-    uint64_t close_at;    /* end of --drain-delay */
+    bool begun, listeners_held, listeners_closed, cut;
+    uint64_t close_at;    /* end of --drain-delay, then of HOLD */
     uint64_t deadline;    /* end of --drain */
     uint64_t quiet_since; /* 0: something is in flight */
     uint64_t give_up_at;  /* after the cut */

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -48,9 +49,9 @@ static void describe(struct listener *listener) {
     }
 }
 
-static bool keep(struct listeners *listeners, int fd, bool tls) {
+static bool keep(struct listeners *listeners, int fd, bool tls, bool inherited) {
     struct listener *listener = &listeners->at[listeners->count++];
-    *listener = (struct listener){.fd = fd, .tls = tls};
+    *listener = (struct listener){.fd = fd, .tls = tls, .inherited = inherited};
     describe(listener);
     return true;
 }
@@ -90,7 +91,7 @@ static bool listen_tcp(struct listeners *listeners, const struct config *config,
         if (fd < 0)
             why = errno;
         else
-            keep(listeners, fd, *config->tls_cert != '\0');
+            keep(listeners, fd, *config->tls_cert != '\0', false);
         if (fd >= 0 && config->port == 0) break;
     }
     freeaddrinfo(found);
@@ -123,7 +124,7 @@ static bool take_inherited(struct listeners *listeners, unsigned long count, boo
         }
         fcntl(fd, F_SETFD, FD_CLOEXEC);
         fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-        keep(listeners, fd, tls);
+        keep(listeners, fd, tls, true);
     }
     return true;
 }
@@ -148,7 +149,7 @@ static bool open_all(struct listeners *listeners, const struct config *config, F
     if (*config->unix_path) {
         int fd = unix_socket_open(listeners, config->unix_path, (mode_t)config->unix_mode, BACKLOG, err);
         if (fd < 0) return false;
-        keep(listeners, fd, false);
+        keep(listeners, fd, false, false);
     }
     if (!*config->unix_path || config->host_given || config->port_given) return listen_tcp(listeners, config, err);
     return true;
@@ -159,6 +160,25 @@ bool listeners_open(struct listeners *listeners, const struct config *config, FI
     if (open_all(listeners, config, err) && write_port_file(listeners, config->port_file, err)) return true;
     listeners_close(listeners);
     return false;
+}
+
+/* Whoever connects between the last accept and the close is reset by the kernel, although it has seen its connection made. A
+ * filter that drops SYN (byte 13 of the TCP header, without ACK; RFC 9293, section 3.1) lets handshakes that have begun end
+ * and begins no new ones; such a client asks again a second later and is refused. */
+static void drop_syn(int fd) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13),          BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0x12),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0x02, 0, 1), BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, 0xFFFFFFFF),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof *code, .filter = code};
+    setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program); /* without it the gap is microseconds */
+}
+
+void listeners_hold(struct listeners *listeners) {
+    for (size_t i = 0; i < listeners->count; i++)
+        if (listeners->at[i].port && !listeners->at[i].inherited) drop_syn(listeners->at[i].fd);
+    unix_socket_remove(listeners);
 }
 
 void listeners_close(struct listeners *listeners) {

@@ -20,9 +20,9 @@
 
 struct listener {
     int fd;
-    bool tls;
-    unsigned port;     /* 0: Unix */
-    char address[160]; /* "http://127.0.0.1:8080", "unix:/run/mhad.sock" */
+    bool tls, inherited; /* inherited: systemd's, which keeps it when we close it */
+    unsigned port;       /* 0: Unix */
+    char address[160];   /* "http://127.0.0.1:8080", "unix:/run/mhad.sock" */
 };
 
 struct listeners {
@@ -35,6 +35,8 @@ struct listeners {
 
 /* False after printing one line on err. Also writes --port-file. */
 bool listeners_open(struct listeners *listeners, const struct config *config, FILE *err);
+/* From now on nobody new gets in: what the accept queue holds then is all that there will be. */
+void listeners_hold(struct listeners *listeners);
 void listeners_close(struct listeners *listeners);
 
 #endif
