@@ -21,24 +21,26 @@ struct api_call {
     struct mem_arena *arena;
     enum api_endpoint endpoint;
     enum api_media in, out;
-    size_t body; /* bytes fed */
-    struct problem problem;
-    struct request request;
+    size_t body;                     /* bytes fed */
     struct document *document;       /* JSON: NULL once read */
     struct safetensors_body *binary; /* safetensors: NULL if it is JSON */
-    struct job job;
-    struct layer *layer;   /* the resident layer that is used: our reference */
-    struct layer_put *put; /* API_LAYER_PUT, else NULL */
-    bool read, unfinished; /* the body has been read to its end; what follows from it is left to do */
+    struct layer *layer;             /* the resident layer that is used: our reference */
+    struct layer_put *put;           /* API_LAYER_PUT, else NULL */
+    bool read, unfinished;           /* the body has been read to its end; what follows from it is left to do */
     bool built, computed;
     struct mha_run *run;
     char request_id[132];
 
     /* the answer */
     bool answering;
-    struct response_json json;
     struct response_safetensors safetensors;
     size_t text_at, text_length; /* of a rendered problem */
+
+    /* Large, and so not zeroed with the rest: each has a function that makes it, called before anything reads it. */
+    struct problem problem;
+    struct request request;
+    struct job job; /* options_read, then request_build */
+    struct response_json json;
     char text[PROBLEM_TEXT_MAX];
 };
 
@@ -81,7 +83,7 @@ struct api_call *api_call_open(const struct api_env *env, enum api_endpoint endp
         mem_arena_free(arena);
         return NULL;
     }
-    memset(call, 0, offsetof(struct api_call, text));
+    memset(call, 0, offsetof(struct api_call, problem));
     call->env = env;
     call->arena = arena;
     call->endpoint = endpoint;
@@ -389,7 +391,6 @@ size_t api_call_summary(const struct api_call *call, char *out, size_t max) {
 void api_call_close(struct api_call *call) {
     if (!call) return;
     if (call->binary) safetensors_body_free(call->binary);
-    request_free(&call->request);
     response_safetensors_end(&call->safetensors);
     layer_release(call->layer);
     if (call->put) layer_put_free(call->put);

@@ -16,17 +16,17 @@
 #include "number.h"
 
 enum state {
-    AT_START,       /* nothing but white space so far */
+    IN_KEY, /* inside a name */
+    IN_STRING,
+    IN_NUMBER,
+    IN_WORD,
+    IN_TENSOR,      /* the tensor reader takes the bytes */
+    AT_START,       /* nothing but white space so far; from here on white space means nothing */
     AT_VALUE,       /* a value must come */
     AT_FIRST_VALUE, /* after '[': a value or ']' */
     AT_FIRST_KEY,   /* after '{': a name or '}' */
     AT_KEY,         /* after ',' in an object: a name */
-    IN_KEY,         /* inside a name */
     AT_COLON,
-    IN_STRING,
-    IN_NUMBER,
-    IN_WORD,
-    IN_TENSOR,    /* the tensor reader takes the bytes */
     AT_SEPARATOR, /* after a value inside brackets: ',' or the closing bracket */
     AT_END,       /* after the document */
 };
@@ -140,7 +140,10 @@ static size_t utf8_byte(struct document *d, const struct piece *piece, unsigned 
     return string_emit(d, &byte, 1) ? 1 : 0;
 }
 
-static size_t string_done(struct document *d, struct piece *piece);
+static size_t string_done(struct document *d);
+
+/* What stands for itself inside a string. */
+static const bool is_plain[256] = {[' ' ... '!'] = true, ['#' ... '['] = true, [']' ... 0x7F] = true};
 
 /* Inside a string, after its first quote: a run of plain characters, or one of the others. */
 static size_t in_string(struct document *d, struct piece *piece) {
@@ -150,30 +153,34 @@ static size_t in_string(struct document *d, struct piece *piece) {
     if (d->escape) return escape_byte(d, piece, c);
     if (d->surrogate && c != '\\') return document_unexpected(d, piece, "the other half of a surrogate pair (\\u)");
     if (d->utf8_left || c >= 0x80) return utf8_byte(d, piece, c);
-    if (c == '"') return string_done(d, piece);
+    if (c == '"') return string_done(d);
     if (c == '\\') {
         d->escape = 1;
         return 1;
     }
     if (c < 0x20)
         return document_unexpected(d, piece, "no control character inside a string (write \\n, \\t or \\u00XX)");
-    while (n < most && (unsigned char)run[n] >= 0x20 && (unsigned char)run[n] < 0x80 && run[n] != '"' && run[n] != '\\')
-        n++;
-    return string_emit(d, run, n) ? n : 0;
+    while (n < most && is_plain[(unsigned char)run[n]]) n++;
+    if (!string_emit(d, run, n)) return 0;
+    return n < most && run[n] == '"' ? n + string_done(d) : n; /* mostly the whole string is here */
 }
 
 /* ---- the options' text ---- */
 
+/* Whether `more` bytes still go into the options' text. */
+static bool rest_fits(struct document *d, size_t more) {
+    if (more <= DOCUMENT_REST_MAX - d->rest.size) return true;
+    problem_set(d->request->problem, PROBLEM_BODY_TOO_LARGE, "",
+                "The fields that are not tensors take more than %zu bytes of text%s%s.", DOCUMENT_REST_MAX,
+                d->field ? ", the last of them " : "", d->field ? d->field->name : "");
+    d->request->problem->limit = DOCUMENT_REST_MAX;
+    d->request->problem->size = d->rest.size + more;
+    return false;
+}
+
 static bool rest_append(struct document *d, const char *text, size_t length) {
     struct mem_grow *rest = &d->rest;
-    if (length > DOCUMENT_REST_MAX - rest->size) {
-        problem_set(d->request->problem, PROBLEM_BODY_TOO_LARGE, "",
-                    "The fields that are not tensors take more than %zu bytes of text%s%s.", DOCUMENT_REST_MAX,
-                    d->field ? ", the last of them " : "", d->field ? d->field->name : "");
-        d->request->problem->limit = DOCUMENT_REST_MAX;
-        d->request->problem->size = rest->size + length;
-        return false;
-    }
+    if (!rest_fits(d, length)) return false;
     enum mem_status why = mem_grow_reserve(rest, rest->size + length);
     if (why != MEM_OK) return document_no_memory(d, why, rest->size + length, "the options");
     memcpy(rest->data + rest->size, text, length);
@@ -221,12 +228,7 @@ static size_t value_done(struct document *d, enum kind kind, size_t taken) {
     return taken;
 }
 
-static size_t string_done(struct document *d, struct piece *piece) {
-    if (d->utf8_left) {
-        document_bad_json(d, piece, PROBLEM_JSON_SYNTAX,
-                          "The body is not JSON: a string ends inside a UTF-8 character");
-        return 0;
-    }
+static size_t string_done(struct document *d) {
     d->token[d->length] = 0;
     if (d->state == IN_STRING) {
         if (d->nul && d->field && !d->tensor) {
@@ -351,7 +353,6 @@ static bool push(struct document *d, const struct piece *piece, bool object) {
 /* A value of JSON at large. */
 static size_t begin_any(struct document *d, const struct piece *piece) {
     char c = piece->bytes[piece->at];
-    if (d->collecting) d->values++;
     if (c == '{' || c == '[') return push(d, piece, c == '{') ? 1 : 0;
     if (c == '"') {
         string_begin(d);
@@ -467,9 +468,7 @@ static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c ==
 
 /* One step of the automaton: how many bytes it took. */
 static size_t step(struct document *d, struct piece *piece) {
-    bool between = d->state != IN_KEY && d->state != IN_STRING && d->state != IN_NUMBER && d->state != IN_WORD &&
-                   d->state != IN_TENSOR;
-    if (between && is_space(piece->bytes[piece->at])) return 1;
+    if (d->state >= AT_START && is_space(piece->bytes[piece->at])) return 1;
     switch (d->state) {
     case AT_START:
         return at_start(d, piece);
@@ -508,22 +507,25 @@ void document_init(struct document *d, struct request *request) {
     d->member = MEMBER_NONE;
     d->members = 0;
     d->collecting = false;
-    d->values = 0;
     mem_grow_init(&d->shape_data, request->arena);
     mem_grow_init(&d->rest, request->arena);
 }
 
+/* An option's value is copied in runs: from where it, or the piece, begins to where either ends. */
 void document_feed(struct document *d, const char *bytes, size_t size) {
     struct piece piece = {bytes, size, 0};
+    size_t run = 0;
     while (piece.at < size && !document_failed(d)) {
         bool was = d->collecting;
-        size_t taken = step(d, &piece);
-        if (document_failed(d)) return;
-        if ((was || d->collecting) && taken && !rest_append(d, bytes + piece.at, taken)) return;
-        if (was && !d->collecting) rest_value_done(d);
-        piece.at += taken;
+        if (!was) run = piece.at;
+        piece.at += step(d, &piece);
+        if (document_failed(d) || (d->collecting && !rest_fits(d, piece.at - run))) return;
+        if (!was || d->collecting) continue;
+        if (!rest_append(d, bytes + run, piece.at - run)) return;
+        rest_value_done(d);
     }
-    if (!document_failed(d)) document_count_lines(d, bytes, size);
+    if (document_failed(d) || (d->collecting && !rest_append(d, bytes + run, size - run))) return;
+    document_count_lines(d, bytes, size);
 }
 
 /* What was still to come when the body ended. */
@@ -569,5 +571,5 @@ bool document_end(struct document *d) {
             d->request->problem, PROBLEM_WRONG_TYPE, "",
             "The body must be a JSON object {...} with the fields of the request, not another kind of value.");
     if (!rest_append(d, d->rest.size ? "}" : "{}", d->rest.size ? 1 : 2)) return false;
-    return request_options(d->request, d->rest.data, d->rest.size, d->values);
+    return request_options(d->request, d->rest.data, d->rest.size);
 }

@@ -64,7 +64,6 @@ struct document {
     struct mem_grow rest;
     size_t rest_value; /* where the value being collected began in it */
     bool collecting;
-    size_t values; /* values in it */
 };
 
 void document_init(struct document *document, struct request *request);

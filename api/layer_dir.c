@@ -62,7 +62,6 @@ static bool reading_begin(struct reading *reading, struct mem_budget *budget, st
 }
 
 static void reading_end(struct reading *reading) {
-    request_free(reading->request);
     free(reading->request);
     mem_arena_free(reading->arena);
 }

@@ -8,7 +8,6 @@
  */
 #include "request.h"
 
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,13 +25,6 @@ void request_init(struct request *request, unsigned where, struct mem_arena *are
     request->arena = arena;
     request->budget = budget;
     request->problem = problem;
-}
-
-void request_free(struct request *request) {
-    cJSON_Delete(request->rest);
-    mem_uncharge(request->budget, request->rest_charged);
-    request->rest = NULL;
-    request->rest_charged = 0;
 }
 
 const struct field *request_field(struct request *request, const char *name, size_t length) {
@@ -64,16 +56,12 @@ struct tensor *request_tensor(struct request *request, enum tensor_id id) {
     return request->tensor[id].given ? &request->tensor[id] : NULL;
 }
 
-bool request_options(struct request *request, const char *text, size_t length, size_t values) {
-    size_t charge = (values + 1) * (sizeof(cJSON) + 32) + length; /* nodes with malloc's overhead, names and strings */
-    enum mem_status why = mem_would(request->arena, charge);
-    if (why == MEM_OK && !mem_charge(request->budget, charge)) why = MEM_BUSY;
-    if (why != MEM_OK)
-        return problem_memory(request->problem, why, request->budget, "", charge, "The options of the request");
-    request->rest_charged = charge;
-    request->rest = json_tree(text, length);
+bool request_options(struct request *request, const char *text, size_t length) {
+    enum mem_status why;
+    request->rest = json_tree_in(request->arena, text, length, &why);
     if (request->rest) return true; /* the text was checked before: only memory can have failed */
-    return problem_memory(request->problem, MEM_FAILED, request->budget, "", charge, "the options of the request");
+    if (why == MEM_OK) why = MEM_FAILED;
+    return problem_memory(request->problem, why, request->budget, "", length, "The options of the request");
 }
 
 /* ---- Q, K, V ---- */
@@ -401,6 +389,7 @@ static bool add_output(struct request *request, struct job *job, const struct ou
     t->name = output_names[output->id];
     t->member = output->member;
     t->rank = 0;
+    t->data = NULL;
     if (job->batched) t->dim[t->rank++] = job->problem.B;
     for (size_t axis = 0; axis < output->rank; axis++) t->dim[t->rank++] = output->dim[axis];
     bool counted = true, empty = false;
@@ -418,21 +407,18 @@ static bool add_output(struct request *request, struct job *job, const struct ou
     return true;
 }
 
-/* "trace" answers in the order of the paper; everything else in the order of the contract. */
-static const enum output_id contract_order[OUT_COUNT] = {OUT_OUTPUT, OUT_ATTENTION, OUT_HEADS,  OUT_PROJECTIONS,
-                                                         OUT_SCORES, OUT_LOGSUMEXP, OUT_CONCAT, OUT_PRESENT};
-static const enum output_id paper_order[OUT_COUNT] = {OUT_PROJECTIONS, OUT_SCORES, OUT_LOGSUMEXP, OUT_ATTENTION,
-                                                      OUT_HEADS,       OUT_CONCAT, OUT_OUTPUT,    OUT_PRESENT};
+/* "trace" answers in the order of the paper, projections first; everything else in the order of the contract. Places in the
+ * list of list_outputs. */
+static const unsigned char paper_order[OUTPUT_TENSORS] = {3, 4, 5, 6, 7, 1, 2, 8, 0, 9, 10};
 
 static bool choose_outputs(struct request *request, struct job *job, size_t *total) {
     struct output all[OUTPUT_TENSORS];
-    const enum output_id *order = job->options.trace ? paper_order : contract_order;
     list_outputs(job, all);
-    for (size_t place = 0; place < OUT_COUNT; place++)
-        for (size_t i = 0; i < OUTPUT_TENSORS; i++) {
-            if (all[i].id != order[place] || !(job->options.outputs & 1u << all[i].id)) continue;
-            if (!add_output(request, job, &all[i], total)) return false;
-        }
+    for (size_t place = 0; place < OUTPUT_TENSORS; place++) {
+        const struct output *output = &all[job->options.trace ? paper_order[place] : place];
+        if (!(job->options.outputs & 1u << output->id)) continue;
+        if (!add_output(request, job, output, total)) return false;
+    }
     job->response.dtype = job->problem.dtype;
     job->response.format = job->options.format;
     job->result.attention_mean = job->options.attention_mean;
@@ -520,7 +506,8 @@ bool request_build(struct request *request, const struct mha_layer *layer, size_
     struct input_widths in = {0};
     job->problem = (struct mha_problem){0};
     job->result = (struct mha_result){0};
-    job->response = (struct response){0};
+    job->response.count = 0; /* a tensor on the list is set whole */
+    job->response.masked_rows = 0;
     if (!check_sizes(request) || !choose_dtype(request, job, layer)) return false;
     if (job->options.layer && !refuse_beside_layer(request, &job->options)) return false;
     if (!build_inputs(request, job, &in)) return false;

@@ -29,13 +29,11 @@ struct request {
     bool dtype_known; /* the reader met "dtype" already: numbers may be read straight to it */
     enum mha_dtype dtype;
     struct tensor tensor[TENSOR_COUNT];
-    struct cJSON *rest;  /* the object of all other fields; NULL until request_options */
-    size_t rest_charged; /* what cJSON's tree was charged */
+    struct cJSON *rest; /* the object of all other fields, in the arena; NULL until request_options */
 };
 
 void request_init(struct request *request, unsigned where, struct mem_arena *arena, struct mem_budget *budget,
                   struct problem *problem);
-void request_free(struct request *request); /* the tree; tensors live in the arena */
 
 /* The field of that name (length bytes, UTF-8, NUL-terminated too), noted as seen. NULL: unknown here or seen before. */
 const struct field *request_field(struct request *request, const char *name, size_t length);
@@ -43,9 +41,8 @@ const struct field *request_field(struct request *request, const char *name, siz
 /* The tensor of that id if it occurred and was not null, else NULL. */
 struct tensor *request_tensor(struct request *request, enum tensor_id id);
 
-/* Parses `text`, one strictly valid JSON object with the option fields in canonical spelling; `values` is how many values
- * it holds (for the budget). */
-bool request_options(struct request *request, const char *text, size_t length, size_t values);
+/* Parses `text`, one strictly valid JSON object with the option fields in canonical spelling. */
+bool request_options(struct request *request, const char *text, size_t length);
 
 /* The problem for core, its results and workspace, and the answer they will make. */
 struct job {

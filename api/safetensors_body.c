@@ -86,7 +86,7 @@ static struct tensor *take_tensor(struct request *request, const struct st_tenso
 /* The options: the text of __metadata__.mha through the JSON reader, or an empty object. */
 static bool read_options(struct request *request, const struct st_header *header) {
     const char *text = st_metadata_get(header, "mha");
-    if (!text) return request_options(request, "{}", 2, 0);
+    if (!text) return request_options(request, "{}", 2);
     enum mem_status why;
     struct document *document = mem_alloc(request->arena, sizeof *document, &why);
     if (!document) return problem_memory(request->problem, why, request->budget, "", sizeof *document, "The options");

@@ -152,79 +152,101 @@ static enum mha_error check_mask_dims(const struct mha_problem *p, struct mha_de
 
 /* ---- sizes and pointers ------------------------------------------------------------------------------------------ */
 
-/* One tensor: its pointer, whether it has to be there, and its shape. */
+/* One tensor whose size is to be checked. */
 struct tensor {
     const char *field;
-    const void *data;
-    bool needed;
     size_t dim[4]; /* unused ones are 1 */
 };
 
-/* Sizes first, for all of them; then pointers, which an empty tensor may lack. */
-static enum mha_error check_tensors(const struct tensor *tensors, size_t n, struct mha_detail *detail) {
+static enum mha_error check_sizes(const struct tensor *tensors, size_t n, struct mha_detail *detail) {
     size_t bytes;
     for (size_t t = 0; t < n; t++)
         if (!mha_tensor_bytes(tensors[t].dim, 4, sizeof(double), &bytes))
             return refuse(detail, MHA_ERR_OVERFLOW, tensors[t].field, 0, 0);
-    for (size_t t = 0; t < n; t++) {
-        mha_tensor_bytes(tensors[t].dim, 4, sizeof(double), &bytes);
-        if (tensors[t].needed && tensors[t].data == NULL && bytes > 0)
-            return refuse(detail, MHA_ERR_POINTER, tensors[t].field, 0, 0);
-    }
     return MHA_OK;
 }
 
-static enum mha_error check_weight_sizes(const struct mha_layer_shape *s, const struct mha_weights *w,
-                                         struct mha_detail *detail) {
-    const struct tensor tensors[] = {
-        {"W_q", w->W_q, false, {s->d_q, s->h, s->d_k, 1}},
-        {"W_k", w->W_k, false, {s->d_kin, s->h_kv, s->d_k, 1}},
-        {"W_v", w->W_v, false, {s->d_vin, s->h_kv, s->d_v, 1}},
-        {"W_o", w->W_o, false, {s->h, s->d_v, s->d_out, 1}},
-    };
-    return check_tensors(tensors, COUNT(tensors), detail);
+/* Dimensions below 2^14, n_kv below 2^15: then no tensor of four of them passes 2^57 elements, and sizes need no look one by
+ * one. A request of a few rows is checked as often as a large one, and spends more of its time on that. */
+#define SMALL_DIMENSION ((size_t)1 << 14)
+_Static_assert((SMALL_DIMENSION * SMALL_DIMENSION * SMALL_DIMENSION * (2 * SMALL_DIMENSION)) <=
+                   MHA_MAX_BYTES / sizeof(double),
+               "small problems must not need check_sizes");
+
+static bool is_small_layer(const struct mha_layer_shape *s) {
+    return (s->h | s->h_kv | s->d_k | s->d_v | s->d_q | s->d_kin | s->d_vin | s->d_out) < SMALL_DIMENSION;
 }
 
-static enum mha_error check_inputs(const struct mha_problem *p, struct mha_detail *detail) {
+static bool is_small(const struct mha_problem *p, const struct mha_layer_shape *s) {
+    return is_small_layer(s) && (p->B | p->n_q | p->n_k | p->n_past) < SMALL_DIMENSION;
+}
+
+static enum mha_error check_weight_sizes(const struct mha_layer_shape *s, struct mha_detail *detail) {
+    if (is_small_layer(s)) return MHA_OK;
+    const struct tensor tensors[] = {
+        {"W_q", {s->d_q, s->h, s->d_k, 1}},
+        {"W_k", {s->d_kin, s->h_kv, s->d_k, 1}},
+        {"W_v", {s->d_vin, s->h_kv, s->d_v, 1}},
+        {"W_o", {s->h, s->d_v, s->d_out, 1}},
+    };
+    return check_sizes(tensors, COUNT(tensors), detail);
+}
+
+static enum mha_error check_input_sizes(const struct mha_problem *p, struct mha_detail *detail) {
     size_t n_kv;
     if (__builtin_add_overflow(p->n_past, p->n_k, &n_kv)) return refuse(detail, MHA_ERR_OVERFLOW, "n_past", 0, 0);
     const struct tensor tensors[] = {
-        {"Q", p->Q, true, {p->B, p->n_q, p->d_q, 1}},
-        {"K", p->K, true, {p->B, p->n_k, p->d_kin, 1}},
-        {"V", p->V, true, {p->B, p->n_k, p->d_vin, 1}},
-        {"past_K", p->past_K, true, {p->B, p->h_kv, p->n_past, p->d_k}},
-        {"past_V", p->past_V, true, {p->B, p->h_kv, p->n_past, p->d_v}},
-        {"Q", NULL, false, {p->B, p->h, p->n_q, p->d_k}},  /* Q' */
-        {"K", NULL, false, {p->B, p->h_kv, n_kv, p->d_k}}, /* K' */
-        {"V", NULL, false, {p->B, p->h_kv, n_kv, p->d_v}}, /* V' */
-        {"Q", NULL, false, {p->B, p->n_q, p->h, p->d_v}},  /* contexts */
-        {"W_o", NULL, false, {p->B, p->n_q, p->d_out, 1}}, /* the output, whether wanted or not */
-        {"sinks", NULL, false, {p->h, 1, 1, 1}},
+        {"Q", {p->B, p->n_q, p->d_q, 1}},
+        {"K", {p->B, p->n_k, p->d_kin, 1}},
+        {"V", {p->B, p->n_k, p->d_vin, 1}},
+        {"past_K", {p->B, p->h_kv, p->n_past, p->d_k}},
+        {"past_V", {p->B, p->h_kv, p->n_past, p->d_v}},
+        {"Q", {p->B, p->h, p->n_q, p->d_k}},  /* Q' */
+        {"K", {p->B, p->h_kv, n_kv, p->d_k}}, /* K' */
+        {"V", {p->B, p->h_kv, n_kv, p->d_v}}, /* V' */
+        {"Q", {p->B, p->n_q, p->h, p->d_v}},  /* contexts */
+        {"W_o", {p->B, p->n_q, p->d_out, 1}}, /* the output, whether wanted or not */
+        {"sinks", {p->h, 1, 1, 1}},
     };
-    return check_tensors(tensors, COUNT(tensors), detail);
+    return check_sizes(tensors, COUNT(tensors), detail);
 }
 
-static enum mha_error check_masks(const struct mha_problem *p, struct mha_detail *detail) {
-    const size_t *dim = p->attn_mask.dim;
+/* An empty tensor may lack its pointer; h_kv, d_k and d_v are not 0. */
+static enum mha_error check_pointers(const struct mha_problem *p, struct mha_detail *detail) {
+    const bool queries = p->B > 0 && p->n_q > 0, keys = p->B > 0 && p->n_k > 0, past = p->B > 0 && p->n_past > 0;
+    const char *missing = queries && p->d_q > 0 && p->Q == NULL  ? "Q"
+                          : keys && p->d_kin > 0 && p->K == NULL ? "K"
+                          : keys && p->d_vin > 0 && p->V == NULL ? "V"
+                          : past && p->past_K == NULL            ? "past_K"
+                          : past && p->past_V == NULL            ? "past_V"
+                                                                 : NULL;
+    return missing != NULL ? refuse(detail, MHA_ERR_POINTER, missing, 0, 0) : MHA_OK;
+}
+
+static enum mha_error check_masks(const struct mha_problem *p, bool small, struct mha_detail *detail) {
+    const size_t *dim = p->attn_mask.dim; /* each 1 or full: check_mask_dims */
     const bool masked = p->attn_mask.kind != MHA_MASK_NONE;
-    const struct tensor tensors[] = {
-        {"attn_mask", p->attn_mask.data, masked, {masked ? dim[0] : 0, dim[1], dim[2], dim[3]}},
-        {"key_mask", p->key_mask, false, {p->key_mask != NULL ? p->key_mask_B : 0, p->n_past + p->n_k, 1, 1}},
-    };
-    return masked || p->key_mask != NULL ? check_tensors(tensors + (masked ? 0 : 1), masked ? 2 : 1, detail) : MHA_OK;
+    const struct tensor attn_mask = {"attn_mask", {dim[0], dim[1], dim[2], dim[3]}};
+    const struct tensor key_mask = {"key_mask", {p->key_mask_B, p->n_past + p->n_k, 1, 1}};
+    enum mha_error error = MHA_OK;
+    if (masked && !small) error = check_sizes(&attn_mask, 1, detail);
+    if (error == MHA_OK && p->key_mask != NULL && !small) error = check_sizes(&key_mask, 1, detail);
+    if (error == MHA_OK && masked && p->attn_mask.data == NULL && dim[0] && dim[1] && dim[2] && dim[3])
+        error = refuse(detail, MHA_ERR_POINTER, "attn_mask", 0, 0);
+    return error;
 }
 
 /* Maps are the only results that are not as small as something checked already. */
-static enum mha_error check_maps(const struct mha_problem *p, const struct mha_result *r, struct mha_detail *detail) {
+static enum mha_error check_maps(const struct mha_problem *p, const struct mha_result *r, bool small,
+                                 struct mha_detail *detail) {
     const size_t n_kv = p->n_past + p->n_k;
     const size_t listed = r->heads_listed != NULL ? r->n_heads_listed : p->h;
-    const struct tensor tensors[] = {
-        {"attention", r->attention, false, {p->B, r->attention_mean ? 1 : listed, p->n_q, n_kv}},
-        {"scores", r->scores, false, {p->B, listed, p->n_q, n_kv}},
-    };
+    const struct tensor attention = {"attention", {p->B, r->attention_mean ? 1 : listed, p->n_q, n_kv}};
+    const struct tensor scores = {"scores", {p->B, listed, p->n_q, n_kv}};
     enum mha_error error = MHA_OK;
-    for (size_t t = 0; t < COUNT(tensors) && error == MHA_OK; t++)
-        if (tensors[t].data != NULL) error = check_tensors(&tensors[t], 1, detail);
+    if (small && listed < SMALL_DIMENSION) return MHA_OK;
+    if (r->attention != NULL) error = check_sizes(&attention, 1, detail);
+    if (error == MHA_OK && r->scores != NULL) error = check_sizes(&scores, 1, detail);
     return error;
 }
 
@@ -254,7 +276,7 @@ static enum mha_error check_weights(const struct mha_layer_shape *s, const struc
                                     struct mha_detail *detail) {
     enum mha_error error = check_heads(s, detail);
     if (error == MHA_OK) error = check_identities(s, w, detail);
-    if (error == MHA_OK) error = check_weight_sizes(s, w, detail);
+    if (error == MHA_OK) error = check_weight_sizes(s, detail);
     return error;
 }
 
@@ -265,10 +287,12 @@ enum mha_error mha_check(const struct mha_problem *p, const struct mha_result *r
     enum mha_error error = check_options(p, r, threads, detail);
     if (error == MHA_OK && p->layer != NULL) error = check_against_layer(p, detail);
     if (error == MHA_OK && p->layer == NULL) error = check_weights(&shape, &p->weights, detail);
-    if (error == MHA_OK) error = check_inputs(p, detail);
+    const bool small = is_small(p, &shape);
+    if (error == MHA_OK && !small) error = check_input_sizes(p, detail);
+    if (error == MHA_OK) error = check_pointers(p, detail);
     if (error == MHA_OK) error = check_mask_dims(p, detail);
-    if (error == MHA_OK) error = check_masks(p, detail);
-    if (error == MHA_OK) error = check_maps(p, r, detail);
+    if (error == MHA_OK) error = check_masks(p, small, detail);
+    if (error == MHA_OK) error = check_maps(p, r, small, detail);
     if (error == MHA_OK) error = check_indices(p, r, detail);
     return error;
 }

@@ -20,28 +20,33 @@ struct mha_layer {
     const void *packed[TENSORS], *bias[TENSORS];
 };
 
-struct mha_weight_view mha_view_of(const struct mha_layer_shape *s, const struct mha_weights *w,
+/* W_q, W_k or W_v. */
+static struct mha_weight_view view_in(const void *W, enum mha_layout layout, size_t n_in, size_t heads, size_t d) {
+    const struct mha_strides_in at = mha_projection_strides(layout, n_in, heads, d);
+    return (struct mha_weight_view){
+        .W = W, .n_in = n_in, .heads = heads, .d = d, .input = at.input, .head = at.head, .column = at.column};
+}
+
+static struct mha_weight_view view_out(const void *W, enum mha_layout layout, size_t h, size_t d_v, size_t d_out) {
+    const struct mha_strides_out at = mha_output_strides(layout, h, d_v, d_out);
+    return (struct mha_weight_view){
+        .W = W, .n_in = h * d_v, .heads = 1, .d = d_out, .input = at.context, .column = at.output};
+}
+
+/* The members of struct mha_layer_shape and of struct mha_problem have the same names. */
+#define VIEW_OF(s, w, tensor)                                                                                          \
+    ((tensor) == T_Q   ? view_in((w)->W_q, (w)->layout, (s)->d_q, (s)->h, (s)->d_k)                                    \
+     : (tensor) == T_K ? view_in((w)->W_k, (w)->layout, (s)->d_kin, (s)->h_kv, (s)->d_k)                               \
+     : (tensor) == T_V ? view_in((w)->W_v, (w)->layout, (s)->d_vin, (s)->h_kv, (s)->d_v)                               \
+                       : view_out((w)->W_o, (w)->layout, (s)->h, (s)->d_v, (s)->d_out))
+
+struct mha_weight_view mha_view_of(const struct mha_layer_shape *shape, const struct mha_weights *weights,
                                    enum mha_tensor tensor) {
-    if (tensor == T_O) {
-        const struct mha_strides_out at = mha_output_strides(w->layout, s->h, s->d_v, s->d_out);
-        return (struct mha_weight_view){
-            .W = w->W_o, .n_in = s->h * s->d_v, .heads = 1, .d = s->d_out, .input = at.context, .column = at.output};
-    }
-    const void *const W[] = {w->W_q, w->W_k, w->W_v};
-    const size_t n_in[] = {s->d_q, s->d_kin, s->d_vin};
-    struct mha_weight_view v = {.W = W[tensor], .n_in = n_in[tensor]};
-    v.heads = tensor == T_Q ? s->h : s->h_kv;
-    v.d = tensor == T_V ? s->d_v : s->d_k;
-    const struct mha_strides_in at = mha_projection_strides(w->layout, v.n_in, v.heads, v.d);
-    v.input = at.input;
-    v.head = at.head;
-    v.column = at.column;
-    return v;
+    return VIEW_OF(shape, weights, tensor);
 }
 
 struct mha_weight_view mha_view_of_weight(const struct mha_problem *problem, enum mha_tensor tensor) {
-    const struct mha_layer_shape shape = mha_shape_of(problem);
-    return mha_view_of(&shape, &problem->weights, tensor);
+    return VIEW_OF(problem, &problem->weights, tensor);
 }
 
 static size_t panels_of(const struct mha_weight_view *v, const struct mha_kernels *k) {

@@ -48,22 +48,26 @@ static const char *request_line_flaw(const struct request_line *line) {
 
 struct wanted {
     const char *name;
+    size_t size;
     size_t field;
 };
 
+#define WANTED(name, field)                                                                                            \
+    { name, sizeof name - 1, offsetof(struct headers, field) }
+
 static const struct wanted wanted[] = {
-    {"Content-Type", offsetof(struct headers, content_type)},
-    {"Content-Length", offsetof(struct headers, content_length)},
-    {"Transfer-Encoding", offsetof(struct headers, transfer_encoding)},
-    {"Host", offsetof(struct headers, host)},
-    {"Accept", offsetof(struct headers, accept)},
-    {"Expect", offsetof(struct headers, expect)},
-    {"Authorization", offsetof(struct headers, authorization)},
-    {"Origin", offsetof(struct headers, origin)},
-    {"X-Request-Id", offsetof(struct headers, request_id)},
-    {"X-Request-Timeout", offsetof(struct headers, request_timeout)},
-    {"traceparent", offsetof(struct headers, traceparent)},
-    {"Access-Control-Request-Method", offsetof(struct headers, preflight_method)},
+    WANTED("Content-Type", content_type),
+    WANTED("Content-Length", content_length),
+    WANTED("Transfer-Encoding", transfer_encoding),
+    WANTED("Host", host),
+    WANTED("Accept", accept),
+    WANTED("Expect", expect),
+    WANTED("Authorization", authorization),
+    WANTED("Origin", origin),
+    WANTED("X-Request-Id", request_id),
+    WANTED("X-Request-Timeout", request_timeout),
+    WANTED("traceparent", traceparent),
+    WANTED("Access-Control-Request-Method", preflight_method),
 };
 
 static enum MHD_Result take_line(void *context, enum MHD_ValueKind kind, const char *name, size_t name_size,
@@ -73,7 +77,7 @@ static enum MHD_Result take_line(void *context, enum MHD_ValueKind kind, const c
     if (!value) value = "";
     if (!headers->malformed) headers->malformed = line_flaw(name, name_size, value, value_size);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        if (strcasecmp(name, wanted[i].name) != 0) continue;
+        if (wanted[i].size != name_size || strcasecmp(name, wanted[i].name) != 0) continue;
         const char **field = (const char **)((char *)headers + wanted[i].field);
         if (!*field) *field = value;
         headers->hosts += field == &headers->host;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -20,7 +21,9 @@
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
 void log_open(struct log *log, enum log_format format, enum log_level level, int fd) {
+    struct stat status;
     *log = (struct log){.format = format, .level = level, .fd = fd};
+    log->is_file = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
     char *memory = malloc(BUFFER_BYTES);
     if (memory)
         log->buffer = text_in(memory, BUFFER_BYTES);
@@ -66,19 +69,6 @@ bool log_begin(struct log *log, enum log_level level, const char *event) {
     return true;
 }
 
-void log_name(struct log *log, const char *name, size_t length) {
-    bool json = log->format == LOG_JSON;
-    if (json)
-        text_add(&log->buffer, ",\"");
-    else
-        text_add(&log->buffer, " ");
-    text_bytes(&log->buffer, name, length);
-    if (json)
-        text_add(&log->buffer, "\":");
-    else
-        text_add(&log->buffer, "=");
-}
-
 #define EACH(byte) (UINT64_C(0x0101010101010101) * (byte))
 
 /* Nonzero if one of the eight bytes is 0. */
@@ -103,16 +93,19 @@ static bool is_plain(const char *s, size_t size) {
     return odd == 0;
 }
 
-void log_value(struct log *log, const char *value) {
+void log_plain_value(struct log *log, const char *value) {
     size_t size = strlen(value);
-    if (!is_plain(value, size)) {
-        text_json(&log->buffer, value);
-        return;
-    }
     bool quotes = log->format == LOG_JSON || memchr(value, ' ', size);
     if (quotes) text_add(&log->buffer, "\"");
     text_bytes(&log->buffer, value, size);
     if (quotes) text_add(&log->buffer, "\"");
+}
+
+void log_value(struct log *log, const char *value) {
+    if (is_plain(value, strlen(value)))
+        log_plain_value(log, value);
+    else
+        text_json(&log->buffer, value);
 }
 
 void log_end(struct log *log) {
@@ -137,11 +130,11 @@ void log_message(struct log *log, enum log_level level, const char *event, const
 }
 
 /* A pipe that polls writable takes PIPE_BUF (4096) bytes without blocking, no more than that is sure. */
-static bool write_slice(int fd, const char *bytes, size_t size) {
-    struct pollfd poller = {.fd = fd, .events = POLLOUT};
+static bool write_slice(const struct log *log, const char *bytes, size_t size) {
+    struct pollfd poller = {.fd = log->fd, .events = POLLOUT};
     while (size) {
-        if (poll(&poller, 1, 0) != 1 || !(poller.revents & POLLOUT)) return false;
-        ssize_t written = write(fd, bytes, size < 4096 ? size : 4096);
+        if (!log->is_file && (poll(&poller, 1, 0) != 1 || !(poller.revents & POLLOUT))) return false;
+        ssize_t written = write(log->fd, bytes, size < 4096 ? size : 4096);
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) return false;
         bytes += written;
@@ -162,7 +155,7 @@ void log_flush(struct log *log) {
             if (stop > line && next - line > 4096) break;
             stop = next;
         }
-        if (!write_slice(log->fd, line, (size_t)(stop - line)))
+        if (!write_slice(log, line, (size_t)(stop - line)))
             for (const char *s = line; s < stop; s++) log->dropped += *s == '\n';
         line = stop;
     }

@@ -18,6 +18,7 @@ struct log {
     enum log_format format;
     enum log_level level;
     int fd;
+    bool is_file;     /* writing never waits for a reader */
     uint64_t dropped; /* lines */
     int64_t second;   /* that second_text stands for */
     char second_text[24];
@@ -30,24 +31,50 @@ void log_open(struct log *log, enum log_format format, enum log_level level, int
 void log_close(struct log *log);
 /* False: this level is not wanted, skip the rest. */
 bool log_begin(struct log *log, enum log_level level, const char *event);
-/* ,"name": or  name= */
-void log_name(struct log *log, const char *name, size_t length);
-void log_value(struct log *log, const char *value);
+/* The name of a field in both formats: LOG_FIELD("id") is the text ,"id": and the text  id= . */
+struct log_field {
+    const char *json, *text;
+};
+#define LOG_FIELD(name) ((struct log_field){",\"" name "\":", " " name "="})
 
-/* Nothing where the value is "". Inline, so that the length of the name is a constant. */
-static inline void log_string(struct log *log, const char *name, const char *value) {
+/* Inline, so that the lengths of names are constants: a line is mostly names. */
+static inline void log_name(struct log *log, struct log_field field) {
+    if (log->format == LOG_JSON)
+        text_add(&log->buffer, field.json);
+    else
+        text_add(&log->buffer, field.text);
+}
+
+/* What a client may have had a hand in; anything goes. */
+void log_value(struct log *log, const char *value);
+/* What is known to be printable ASCII without quote and backslash, because we made it or have checked it. */
+void log_plain_value(struct log *log, const char *value);
+
+/* These four take the name as a literal. Strings: nothing where the value is "". */
+#define log_string(log, name, value) log_string_as(log, LOG_FIELD(name), value)
+#define log_plain(log, name, value)  log_plain_as(log, LOG_FIELD(name), value)
+#define log_count(log, name, value)  log_count_as(log, LOG_FIELD(name), value)
+#define log_ms(log, name, ns)        log_ms_as(log, LOG_FIELD(name), ns)
+
+static inline void log_string_as(struct log *log, struct log_field field, const char *value) {
     if (!value[0]) return;
-    log_name(log, name, strlen(name));
+    log_name(log, field);
     log_value(log, value);
 }
 
-static inline void log_count(struct log *log, const char *name, uint64_t value) {
-    log_name(log, name, strlen(name));
+static inline void log_plain_as(struct log *log, struct log_field field, const char *value) {
+    if (!value[0]) return;
+    log_name(log, field);
+    log_plain_value(log, value);
+}
+
+static inline void log_count_as(struct log *log, struct log_field field, uint64_t value) {
+    log_name(log, field);
     text_decimal(&log->buffer, value);
 }
 
-static inline void log_ms(struct log *log, const char *name, uint64_t ns) {
-    log_name(log, name, strlen(name));
+static inline void log_ms_as(struct log *log, struct log_field field, uint64_t ns) {
+    log_name(log, field);
     text_ms(&log->buffer, ns);
 }
 

@@ -95,13 +95,10 @@ void text_hex(struct text *text, uint64_t value) {
 }
 
 void text_ms(struct text *text, uint64_t ns) {
-    char buffer[24], *first = buffer + sizeof buffer;
-    uint64_t us = ns / 1000;
-    for (int place = 0; place < 4 || us; place++, us /= 10) {
-        if (place == 3) *--first = '.';
-        *--first = (char)('0' + us % 10);
-    }
-    text_bytes(text, first, (size_t)(buffer + sizeof buffer - first));
+    unsigned us = (unsigned)(ns / 1000 % 1000);
+    char fraction[] = {'.', (char)('0' + us / 100), (char)('0' + us / 10 % 10), (char)('0' + us % 10)};
+    text_decimal(text, ns / 1000000);
+    text_bytes(text, fraction, sizeof fraction);
 }
 
 void text_seconds(struct text *text, uint64_t ns) {
