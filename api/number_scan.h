@@ -125,6 +125,24 @@ NUMBER_INLINE const char *number_scan_digits(const char *p, const char *end, uin
     }
 }
 
+/* The digits at p, from none. Behind eight there is mostly one more or none, for which another step of eight costs too much. */
+NUMBER_INLINE const char *number_scan_whole(const char *p, const char *end, uint64_t *w) {
+    uint64_t digits = number_load(p, end) ^ 0x3030303030303030;
+    uint64_t others = (digits | (digits + 0x7676767676767676)) & 0x8080808080808080;
+    if (others != 0) {
+        int bits = __builtin_ctzll(others) & ~7;
+        *w = number_join(digits << 8 << (56 - bits));
+        return p + bits / 8;
+    }
+    *w = number_join(digits);
+    p += 8;
+    uint64_t next = (uint64_t)(unsigned char)*p - '0';
+    if (next > 9) return p;
+    *w = *w * 10 + next;
+    p++;
+    return (uint64_t)(unsigned char)*p - '0' > 9 ? p : number_scan_digits(p, end, w);
+}
+
 /* Splits the number at p; NULL if it breaks the grammar, else the byte behind it. A byte that belongs to no number must lie
  * in [p, end). What follows the number is not looked at. */
 NUMBER_INLINE const char *number_scan(const char *p, const char *end, struct number_parts *parts) {
@@ -142,7 +160,7 @@ NUMBER_INLINE const char *number_scan(const char *p, const char *end, struct num
         parts->digits = first != 0;
         ahead = number_scan_16(p + 1, end, &parts->w) ? 16 : 0;
     } else {
-        p = number_scan_digits(p, end, &parts->w);
+        p = number_scan_whole(p, end, &parts->w);
         parts->digits = (size_t)(p - parts->first);
         if (parts->digits == 0 || (first == 0 && parts->digits > 1)) return NULL;
     }
@@ -216,8 +234,9 @@ NUMBER_INLINE float number_float(uint32_t bits) {
 
 NUMBER_INLINE enum number_status number_finish_f64(const struct number_parts *parts, double *value) {
     double magnitude;
-    if (parts->w <= number_f64.exact_w && parts->q >= -number_f64.exact_q && parts->q <= number_f64.exact_q &&
-        __builtin_expect(parts->digits <= 19, 1)) {
+    bool exact =
+        parts->w <= number_f64.exact_w && (uint64_t)(parts->q + number_f64.exact_q) <= 2 * (uint64_t)number_f64.exact_q;
+    if (exact && __builtin_expect(parts->digits <= 19, 1)) {
         magnitude = (double)parts->w;
         if (parts->q < 0)
             magnitude /= number_exact_f64[-parts->q];
@@ -234,8 +253,9 @@ NUMBER_INLINE enum number_status number_finish_f64(const struct number_parts *pa
 
 NUMBER_INLINE enum number_status number_finish_f32(const struct number_parts *parts, float *value) {
     float magnitude;
-    if (parts->w <= number_f32.exact_w && parts->q >= -number_f32.exact_q && parts->q <= number_f32.exact_q &&
-        __builtin_expect(parts->digits <= 19, 1)) {
+    bool exact =
+        parts->w <= number_f32.exact_w && (uint64_t)(parts->q + number_f32.exact_q) <= 2 * (uint64_t)number_f32.exact_q;
+    if (exact && __builtin_expect(parts->digits <= 19, 1)) {
         magnitude = (float)parts->w;
         if (parts->q < 0)
             magnitude /= number_exact_f32[-parts->q];
