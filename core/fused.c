@@ -71,7 +71,8 @@ struct fused_plan {
 struct fused {
     const struct mha_kernels *kernels;
     struct fused_plan plan;
-    const void *weight[TENSORS]; /* packed; NULL: identity */
+    const void *weight[TENSORS];         /* packed; NULL: identity */
+    struct mha_weight_view raw[TENSORS]; /* as it came, where that serves; W NULL: not so */
     const void *bias[TENSORS];
     char *pack_to[TENSORS]; /* where inline weights get packed; NULL: nothing to pack */
     char *q, *k, *v, *context, *scratch;
@@ -219,6 +220,7 @@ static void product_task(struct mha_run *run, size_t task, size_t slot) {
 static void add_product(struct fused *f, enum mha_tensor tensor, struct mha_projection p, size_t n_rows, size_t b,
                         size_t g) {
     p.panels = f->weight[tensor];
+    p.raw = f->raw[tensor].W != NULL ? &f->raw[tensor] : NULL;
     p.bias = f->bias[tensor];
     struct product x = {.p = p, .tensor = tensor, .n_rows = n_rows, .b = b, .g = g};
     x.panel = p.head_begin * p.d / f->kernels->nr;
@@ -594,12 +596,20 @@ static void plan_rounds(const struct mha_problem *p, size_t head_bytes, size_t s
     plan->samples = bytes == 0 ? larger(p->B, 1) : smaller(larger(GROUP_BYTES / bytes, 1), larger(p->B, 1));
 }
 
+/* Has the tensor a weight that came with the problem and is read by few rows only? */
+static bool is_raw(const struct mha_problem *p, enum mha_tensor tensor) {
+    const struct mha_weights *w = &p->weights;
+    const void *const weights[TENSORS] = {w->W_q, w->W_k, w->W_v, w->W_o};
+    const bool of_queries = tensor == T_Q || tensor == T_O;
+    return p->layer == NULL && weights[tensor] != NULL && p->B * (of_queries ? p->n_q : p->n_k) <= MHA_RAW_ROWS;
+}
+
 static bool plan_packed(const struct mha_problem *p, const struct mha_kernels *k, struct fused_plan *plan) {
     const struct mha_weights *w = &p->weights;
     const bool wanted[TENSORS] = {plan->needs.proj_Q && w->W_q != NULL, plan->needs.proj_K && w->W_k != NULL,
                                   plan->needs.proj_V && w->W_v != NULL, plan->needs.output && w->W_o != NULL};
     for (int t = 0; t < TENSORS; t++) {
-        if (!wanted[t] || p->layer != NULL) continue;
+        if (!wanted[t] || p->layer != NULL || is_raw(p, (enum mha_tensor)t)) continue;
         const struct mha_weight_view v = mha_view_of_weight(p, (enum mha_tensor)t);
         if (!product_of(ceil_div(v.heads * v.d, k->nr), k->nr, v.n_in, mha_dtype_size(p->dtype), &plan->packed[t]))
             return false;
@@ -673,7 +683,8 @@ static void find_weights(const struct mha_problem *p, struct fused *f, char **at
         f->pack_to[t] = carve(at, f->plan.packed[t]);
         f->weight[t] = p->layer != NULL ? mha_layer_packed(p->layer, (enum mha_tensor)t) : f->pack_to[t];
         if (p->layer == NULL && f->weight[t] == NULL && weights[t] != NULL)
-            f->weight[t] = f; /* of no input: never read */
+            f->weight[t] = f; /* of no input, or raw: never read */
+        if (is_raw(p, (enum mha_tensor)t)) f->raw[t] = mha_view_of_weight(p, (enum mha_tensor)t);
         f->bias[t] = p->layer != NULL ? mha_layer_bias(p->layer, (enum mha_tensor)t) : biases[t];
     }
 }

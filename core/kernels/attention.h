@@ -26,6 +26,7 @@
 
 #include "../visible.h"
 #include "gemm.h"
+#include "one_row.h"
 
 typedef struct VMF(vm_ref) softmax_ref;
 #define LARGEST_FINITE (REAL_BITS == 64 ? (real)0x1.fffffffffffffp+1023 : (real)0x1.fffffep+127)
@@ -41,7 +42,8 @@ enum { LINE = 64 };
 /* One panel at work. Arrays by lane; a lane is a query row. */
 struct panel {
     int nv;
-    size_t width, n_rows;        /* width = nv * VL lanes, of which n_rows have a row */
+    size_t lanes, n_rows;        /* nv * VL lanes, of which n_rows have a row */
+    size_t width;                /* of S^T and O^T: lanes; 1 where one row is alone (one_row.h) */
     size_t head[NR], i[NR];      /* which query head (of all h), which query */
     size_t begin[NR], end[NR];   /* keys that causal, window and lengths leave it */
     bool sees[NR];               /* some key, after all masks */
@@ -112,7 +114,8 @@ static void find_rows(const struct mha_attention *a, size_t panel, struct panel 
     }
     w->n_rows = n < NR ? n : NR;
     w->nv = (int)((w->n_rows + VL - 1) / VL);
-    w->width = (size_t)w->nv * VL;
+    w->lanes = (size_t)w->nv * VL;
+    w->width = w->n_rows == 1 ? 1 : w->lanes;
     for (size_t x = 0; x < w->n_rows; x++) {
         w->head[x] = a->g * group + (row + x) / p->n_q;
         w->i[x] = (row + x) % p->n_q;
@@ -137,7 +140,7 @@ static void find_spans(const struct mha_attention *a, struct panel *w) {
         if (span.end < w->full_end) w->full_end = span.end;
         any = true;
     }
-    for (size_t x = w->n_rows; x < w->width; x++) {
+    for (size_t x = w->n_rows; x < w->lanes; x++) {
         w->begin[x] = w->end[x] = 0;
         w->sees[x] = false;
     }
@@ -168,6 +171,8 @@ static void pack_queries(const struct mha_attention *a, struct panel *w) {
     }
 }
 
+static bool is_alone(const struct panel *w) { return w->width == 1; }
+
 static softmax_ref ref_of(const struct panel *w, int v) {
     return (softmax_ref){load(w->base + v * VL), load(w->magic + v * VL)};
 }
@@ -176,8 +181,8 @@ static softmax_ref ref_of(const struct panel *w, int v) {
 static void begin_softmax(const struct mha_attention *a, struct panel *w) {
     const real *sinks_h = a->problem->sinks;
     real sink[NR];
-    for (size_t x = 0; x < w->width; x++)
-        sink[x] = sinks_h != NULL && x < w->n_rows ? sinks_h[w->head[x]] : -(real)__builtin_inf();
+    for (size_t x = 0; x < w->lanes; x++) /* lanes without a row do what the first does */
+        sink[x] = sinks_h != NULL ? sinks_h[w->head[x < w->n_rows ? x : 0]] : -(real)__builtin_inf();
     for (int v = 0; v < w->nv; v++) {
         const vec s = load(sink + v * VL), max = VMF(vm_max)(splat(-LARGEST_FINITE), s);
         const softmax_ref ref = VMF(vm_ref)(max);
@@ -265,7 +270,10 @@ static void score_range(const struct mha_attention *a, struct panel *w, size_t k
     while (n > 0) {
         size_t run;
         const real *k = rows_from(a, a->k, d_k, key, n, &run);
-        score_keys(w, run, d_k, k, s);
+        if (is_alone(w))
+            dot_rows(d_k, fold_of_score(d_k), w->q, k, d_k, run, s);
+        else
+            score_keys(w, run, d_k, k, s);
         key += run;
         n -= run;
         s += run * w->width;
@@ -390,13 +398,31 @@ static void add_mask(const struct tile_at *t, const struct panel *w) {
     if (any_lane(finite)) note_scores(t, w); /* what is hidden is not visible, and does not count there */
 }
 
+/* A row alone takes its scores apart into lanes for this: masks are rare where it is, and few scores. */
+static void spread_scores(const struct tile_at *t, struct panel *w) {
+    w->width = w->lanes;
+    for (size_t j = t->n; j-- > 0;) {
+        const vec s = splat(t->s[j]);
+        for (int v = 0; v < w->nv; v++) store(t->s + j * w->width + (size_t)v * VL, s);
+    }
+}
+
+static void gather_scores(const struct tile_at *t, struct panel *w) {
+    for (size_t j = 0; j < t->n; j++) t->s[j] = t->s[j * w->width];
+    w->width = 1;
+}
+
 /* Adds the mask and hides: a hidden score becomes -infinity. */
-static void mask_tile(const struct tile_at *t, const struct panel *w) {
+static void mask_tile(const struct tile_at *t, struct panel *w) {
     const struct mha_problem *p = t->a->problem;
+    const bool by_span = t->key < w->full_begin || t->key + t->n > w->full_end, alone = is_alone(w);
+    if (p->attn_mask.kind == MHA_MASK_NONE && p->key_mask == NULL && !by_span) return;
+    if (alone) spread_scores(t, w);
     if (p->attn_mask.kind == MHA_MASK_ADDITIVE) add_mask(t, w);
     if (p->attn_mask.kind == MHA_MASK_BOOL) hide_by_bool_mask(t, w);
     if (p->key_mask != NULL) hide_by_key_mask(t, w);
-    if (t->key < w->full_begin || t->key + t->n > w->full_end) hide_by_span(t, w);
+    if (by_span) hide_by_span(t, w);
+    if (alone) gather_scores(t, w);
 }
 
 /* ---- softmax of one tile ----------------------------------------------------------------------------------------- */
@@ -474,6 +500,32 @@ KERNEL_INLINE void add_to_l(struct panel *w, int x, vec shrink, vec sum) {
     const vec lost = (before - (l - grown)) + (sum - grown);
     store(w->l + x, l);
     store(w->l_low + x, load(w->l_low + x) * shrink + lost);
+}
+
+/* The same for a row alone, lanes along keys. */
+static void softmax_alone(const struct tile_at *t, struct panel *w, real *alpha) {
+    real *s = t->s, sum[4] = {0}, max = w->max[0];
+    for (size_t j = t->n; j % VL != 0; j++) s[j] = -(real)__builtin_inf();
+    vec most = load(w->max);
+    for (size_t j = 0; j < t->n; j += VL) most = VMF(vm_max)(most, load(s + j));
+    for (int lane = 0; lane < VL; lane++) max = most[lane] > max ? most[lane] : max;
+
+    const softmax_ref old = ref_of(w, 0), ref = VMF(vm_ref)(splat(max));
+    const vec shrink = VMF(vm_alpha)(old, ref);
+    if (VMF(vm_ref_is_wide)(ref))
+        for (size_t j = 0; j < t->n; j += VL) store(s + j, weight_of(s + j, ref, true));
+    else
+        for (size_t j = 0; j < t->n; j += VL) store(s + j, weight_of(s + j, ref, false));
+    size_t j = 0;
+    for (; j + 4 <= t->n; j += 4)
+        for (size_t lane = 0; lane < 4; lane++) sum[lane] += s[j + lane];
+    for (size_t lane = 0; j < t->n; j++, lane++) sum[lane] += s[j];
+
+    add_to_l(w, 0, shrink, splat((sum[0] + sum[1]) + (sum[2] + sum[3])));
+    store(w->max, splat(max));
+    store(w->base, ref.base);
+    store(w->magic, ref.magic);
+    store(alpha, shrink);
 }
 
 /* S^T becomes P^T; max, reference and l move on. alpha: what contexts have to be multiplied by. */
@@ -559,6 +611,25 @@ static real careful_sum(const struct tile_at *t, const struct panel *w, const st
     return sum;
 }
 
+/* For a row alone: lanes along columns, contexts [d_v]; behind them lie the sum of the tile and that of the block in work. */
+static void context_alone(const struct tile_at *t, struct panel *w, real alpha) {
+    const size_t d_v = t->a->problem->d_v;
+    real *o = w->o, *total = o + d_v, *block = total + d_v;
+    memset(block, 0, d_v * sizeof(real));
+    for (size_t j = 0; j < t->n;) {
+        const bool first = j == 0;
+        const size_t left = fold_end(t->key + j) - (t->key + j), end = t->n - j < left ? t->n : j + left;
+        while (j < end) {
+            size_t run;
+            const real *v = rows_from(t->a, t->a->v, d_v, t->key + j, end - j, &run);
+            add_rows(run, t->s + j, v, d_v, d_v, block);
+            j += run;
+        }
+        end_block(d_v, first, block, total);
+    }
+    for (size_t c = 0; c < d_v; c++) o[c] = o[c] * alpha + total[c];
+}
+
 static void context_tile(const struct tile_at *t, struct panel *w, real *alpha) {
     const size_t d_v = t->a->problem->d_v;
     struct value_rows values = values_from(t->a, t->key);
@@ -581,6 +652,17 @@ static void context_tile(const struct tile_at *t, struct panel *w, real *alpha) 
 /* Ends a round of keys: o_rounds takes o in, and o begins anew. A long sum of contexts is thus a sum of short sums. */
 static void end_round(const struct mha_attention *a, struct panel *w) {
     const size_t d_v = a->problem->d_v;
+    if (is_alone(w)) {
+        const softmax_ref then = {load(w->base_rounds), load(w->magic_rounds)}, now = ref_of(w, 0);
+        const vec shrink = VMF(vm_alpha)(then, now);
+        for (size_t c = 0; c < d_v; c++) {
+            w->o_rounds[c] = w->o_rounds[c] * shrink[0] + w->o[c];
+            w->o[c] = 0;
+        }
+        store(w->base_rounds, now.base);
+        store(w->magic_rounds, now.magic);
+        return;
+    }
     for (int v = 0; v < w->nv; v++) {
         const softmax_ref then = {load(w->base_rounds + v * VL), load(w->magic_rounds + v * VL)}, now = ref_of(w, v);
         const vec shrink = VMF(vm_alpha)(then, now);
@@ -622,8 +704,8 @@ static void keep_weights(const struct tile_at *t, struct panel *w) {
         for (size_t j = 0; j < t->n; j++) row[t->key + j] = t->s[j * w->width + x];
     }
     struct tile_ref *ref = &w->refs[t->tile_key / MHA_KEY_TILE];
-    memcpy(ref->base, w->base, w->width * sizeof(real));
-    memcpy(ref->magic, w->magic, w->width * sizeof(real));
+    memcpy(ref->base, w->base, w->lanes * sizeof(real));
+    memcpy(ref->magic, w->magic, w->lanes * sizeof(real));
 }
 
 static void clear_map(const struct mha_attention *a, struct panel *w) {
@@ -702,8 +784,16 @@ static void add_to_mean(const struct mha_attention *a, const struct panel *w) {
 /* O = O / l; rows that see nothing get 0. Returns whether what rows get is finite. */
 static bool divide_contexts(const struct mha_attention *a, struct panel *w) {
     const size_t d_v = a->problem->d_v;
+    if (is_alone(w)) {
+        real finite = 0;
+        for (size_t c = 0; c < d_v; c++) {
+            w->o[c] = w->sees[0] ? w->o_rounds[c] / w->l[0] + 0 : 0;
+            finite += w->o[c] * 0;
+        }
+        return finite == 0;
+    }
     real keep[NR];
-    for (size_t x = 0; x < w->width; x++) keep[x] = w->sees[x] ? 1 : 0;
+    for (size_t x = 0; x < w->lanes; x++) keep[x] = w->sees[x] ? 1 : 0;
     vec finite = {0};
     for (int v = 0; v < w->nv; v++) {
         const vec l = load(w->l + v * VL);
@@ -793,22 +883,29 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     if (from == to) return;
     ahead_of_scores(&t, w);
     score_range(a, w, from, to - from, s);
+    if (is_alone(w)) store(s + (to - from), splat(0)); /* what whole vectors take along */
     if (!scores_are_finite(&t, w)) note_scores(&t, w);
     if (p->softcap > 0) cap_range(a, w, to - from, s);
     if (for_map) write_scores(a, w, from, to - from, s);
     if (t.n == 0) return;
     mask_tile(&t, w);
     real alpha[NR];
-    softmax_tile(&t, w, alpha);
+    if (is_alone(w))
+        softmax_alone(&t, w, alpha);
+    else
+        softmax_tile(&t, w, alpha);
     if (wants_attention(a, w)) keep_weights(&t, w);
     ahead_of_context(&t, w);
-    if (a->context != NULL) context_tile(&t, w, alpha);
+    if (a->context != NULL && is_alone(w))
+        context_alone(&t, w, alpha[0]);
+    else if (a->context != NULL)
+        context_tile(&t, w, alpha);
     if (a->context != NULL && (tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
 }
 
 /* Returns false where the panel has to be done again, carefully. */
 static bool finish_panel(const struct mha_attention *a, struct panel *w, bool careful) {
-    for (size_t x = 0; x < w->width; x++) w->l[x] += w->l_low[x];
+    for (size_t x = 0; x < w->lanes; x++) w->l[x] += w->l_low[x];
     if (a->context != NULL) end_round(a, w);
     if (a->context != NULL && !divide_contexts(a, w)) {
         if (!careful) return false;
@@ -832,6 +929,8 @@ static void begin_panel(const struct mha_attention *a, struct panel *w) {
 static bool stopped(const struct mha_attention *a) { return atomic_load_explicit(a->stop, memory_order_relaxed); }
 
 static __attribute__((noinline)) void attend_carefully(const struct mha_attention *a, struct panel *w, real *s) {
+    w->width = w->lanes;
+    pack_queries(a, w);
     begin_panel(a, w);
     for (size_t key = 0; key < mha_n_kv(a->problem) && !stopped(a); key += MHA_KEY_TILE)
         attend_tile(a, w, key, s, NULL, true);

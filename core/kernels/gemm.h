@@ -20,6 +20,7 @@
 #define MHA_KERNELS_GEMM_H
 
 #include "kernels.h"
+#include "one_row.h"
 #include "vector.h"
 
 #include <string.h>
@@ -350,10 +351,72 @@ static bool project_identity(const struct mha_projection *p, size_t row, size_t 
     return finite == 0;
 }
 
+/* A run of columns of a raw weight that lie evenly apart, from `column` on: at most `end`. */
+static size_t end_of_run(const struct mha_weight_view *w, size_t column, size_t end) {
+    const bool evenly = w->heads == 1 || w->head == w->d * w->column;
+    const size_t head_end = (column / w->d + 1) * w->d;
+    return evenly || head_end > end ? end : head_end;
+}
+
+/* y[c] = sum over e of x[e] * W[e][c] for n <= SEGMENT columns side by side, in rows `stride` apart. */
+static void multiply_segment(const real *x, size_t n_in, const real *W, size_t stride, size_t n, real *y) {
+    real fold_sum[SEGMENT], block_sum[SEGMENT];
+    const size_t fold = fold_of_projection(n_in);
+    memset(fold_sum, 0, n * sizeof(real));
+    memset(y, 0, n * sizeof(real));
+    for (size_t k = 0; k < n_in; k += MHA_BLOCK) {
+        const size_t block_end = n_in - k < MHA_BLOCK ? n_in : k + MHA_BLOCK;
+        for (size_t e = k; e < block_end; e += fold) {
+            add_rows(block_end - e < fold ? block_end - e : fold, x + e, W + e * stride, stride, n, fold_sum);
+            end_block(n, e == k, fold_sum, block_sum);
+        }
+        end_block(n, k == 0, block_sum, y);
+    }
+}
+
+/* One row times a weight as it came: columns [column, end), at most SEGMENT, evenly apart. */
+static real project_run(const struct mha_projection *p, const real *x, real *y, size_t column, size_t end) {
+    const struct mha_weight_view *w = p->raw;
+    const real *W = (const real *)w->W + column / w->d * w->head + column % w->d * w->column, *bias = p->bias;
+    const size_t n = end - column;
+    real sum[SEGMENT], finite = 0;
+    if (w->column == 1)
+        multiply_segment(x, p->n_in, W, w->input, n, sum);
+    else
+        dot_rows(p->n_in, fold_of_projection(p->n_in), x, W, w->column, n, sum);
+    for (size_t c = 0; c < n; c++) {
+        if (bias != NULL) sum[c] += bias[column + c];
+        y[offset_of(p, column + c)] = sum[c];
+        finite += sum[c] * 0;
+    }
+    return finite;
+}
+
+/* Few rows, a weight as it came. */
+static bool project_raw(const struct mha_projection *p, size_t row, size_t row_end, size_t panel, size_t panel_end) {
+    size_t begin = panel * NR, end = panel_end * NR;
+    if (begin < p->head_begin * p->d) begin = p->head_begin * p->d;
+    if (end > p->head_end * p->d) end = p->head_end * p->d;
+    struct row_place at = place_of(p, row);
+    real finite = 0;
+    for (size_t r = row; r < row_end; r++) {
+        const real *x = (const real *)p->x + r * p->x_row;
+        real *y = next_place(p, &at);
+        for (size_t c = begin; c < end;) {
+            size_t stop = end_of_run(p->raw, c, end);
+            if (stop - c > SEGMENT) stop = c + SEGMENT;
+            finite += project_run(p, x, y, c, stop);
+            c = stop;
+        }
+    }
+    return finite == 0;
+}
+
 /* Many rows: a block of terms of all panels, then the next block, so that the block of x stays in the second-level cache
  * while the panels pass by, and each of their blocks in the first-level cache while the rows do. Few rows: panel by panel,
  * straight through memory. */
 static bool project(const struct mha_projection *p, size_t row, size_t row_end, size_t panel, size_t panel_end) {
+    if (p->raw != NULL) return project_raw(p, row, row_end, panel, panel_end);
     if (p->panels == NULL) return project_identity(p, row, row_end, panel, panel_end);
     const size_t step = row_end - row <= 4 * MR3 ? larger_of(p->n_in, 1) : MHA_BLOCK;
     vec finite = {0};

@@ -38,13 +38,17 @@ struct mha_weight_view {
     size_t input, head, column;
 };
 
+/* Up to so many rows a weight that came with the problem is read as it lies: packing it would take longer. */
+enum { MHA_RAW_ROWS = 2 };
+
 /* y = x W + b for rows of x [n_rows, n_in]. Row r is row i = r % n of sample r / n; column (head, c), counted from
  * `head_begin`, goes to y[sample*y_sample + i*y_row + (head - head_begin)*y_head + c]. */
 struct mha_projection {
     const void *x;
     size_t x_row, n_in;
-    const void *panels; /* the packed weight, all its columns */
-    const void *bias;   /* [heads*d] or NULL */
+    const void *panels;                /* the packed weight, all its columns; NULL with `raw` NULL: identity */
+    const struct mha_weight_view *raw; /* the weight as it came, for few rows; NULL: packed */
+    const void *bias;                  /* [heads*d] or NULL */
     size_t heads, d;
     size_t head_begin, head_end; /* which heads are wanted */
     void *y;
