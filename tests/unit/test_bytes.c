@@ -29,11 +29,13 @@ enum { N_ISAS = sizeof isas / sizeof isas[0] };
 
 static const char *default_isa;
 
-/* Sizes that give several tiles, panels and blocks, and some that stay below one vector. */
+/* Sizes that give several tiles, panels and blocks, and some that stay below one vector; and several rounds of keys with
+ * several blocks of terms for one to three rows. */
 static const struct random_limits size_limits[] = {
     {.no_empty = true},
     {.B = 2, .n_q = 70, .n_k = 150, .n_past = 140, .d = 20, .d_in = 40, .h_kv = 2, .no_empty = true},
     {.B = 2, .n_q = 5, .n_k = 20, .n_past = 300, .d = 70, .d_in = 300, .h_kv = 2, .no_empty = true},
+    {.B = 1, .n_q = 3, .n_k = 4, .n_past = 2500, .d = 40, .d_in = 900, .h_kv = 2, .group = 2, .no_empty = true},
 };
 enum { N_SIZES = sizeof size_limits / sizeof size_limits[0] };
 

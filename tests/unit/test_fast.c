@@ -90,6 +90,14 @@ static void check_deep(const char *isa) {
     print_message("%s: worst error %.3f of its bound\n", isa, worst);
 }
 
+static void check_rows_alone(const char *isa) {
+    const struct random_limits limits = {
+        .B = 1, .n_q = 1, .n_k = 1, .n_past = 1500, .d = 40, .d_in = 900, .h_kv = 2, .group = 1};
+    double worst = 0;
+    for (uint64_t seed = 1; seed <= 25; seed++) worst = fmax(worst, check_seed(seed, &limits));
+    print_message("%s: worst error %.3f of its bound\n", isa, worst);
+}
+
 static void every_option_agrees_with_113_bits(void **unused) {
     (void)unused;
     on_every_isa(check_small);
@@ -103,6 +111,11 @@ static void several_tiles_and_panels_agree_with_113_bits(void **unused) {
 static void several_blocks_of_a_product_agree_with_113_bits(void **unused) {
     (void)unused;
     on_every_isa(check_deep);
+}
+
+static void one_row_with_many_keys_and_wide_inputs_agrees_with_113_bits(void **unused) {
+    (void)unused;
+    on_every_isa(check_rows_alone);
 }
 
 /* ---- what is not finite ------------------------------------------------------------------------------------------ */
@@ -187,6 +200,7 @@ int main(void) {
         cmocka_unit_test(every_option_agrees_with_113_bits),
         cmocka_unit_test(several_tiles_and_panels_agree_with_113_bits),
         cmocka_unit_test(several_blocks_of_a_product_agree_with_113_bits),
+        cmocka_unit_test(one_row_with_many_keys_and_wide_inputs_agrees_with_113_bits),
         cmocka_unit_test(what_is_not_finite_is_named_as_the_reference_names_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
