@@ -39,7 +39,7 @@ struct mha_weight_view {
 };
 
 /* Up to so many rows a weight that came with the problem is read as it lies: packing it would take longer. */
-enum { MHA_RAW_ROWS = 2 };
+enum { MHA_RAW_ROWS = 8 };
 
 /* y = x W + b for rows of x [n_rows, n_in]. Row r is row i = r % n of sample r / n; column (head, c), counted from
  * `head_begin`, goes to y[sample*y_sample + i*y_row + (head - head_begin)*y_head + c]. */
