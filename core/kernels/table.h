@@ -6,6 +6,8 @@
 #define MHA_KERNELS_TABLE_H
 
 #include "attention.h"
+#include "pack.h"
+#include "project.h"
 
 #define TABLE_NAME KERNEL_JOIN(KERNEL_JOIN(KERNEL_JOIN(mha_kernels_, KERNEL_TYPE), _), KERNEL_ISA)
 

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * core/kernels/context.h - contexts: O^T = O^T * alpha + V'^T P^T tile by tile, rounds of keys, and the division by l at the end.
+ *
+ * Model. O^T is [d_v][width], for a row alone [d_v]. Each tile is a sum of short blocks (gemm.h, fold_end), each round of
+ * MHA_KEY_ROUND keys begins anew. `careful` leaves hidden values out one by one, for values that are not finite.
+ *
+ * What this does not do: choose which panels are done again carefully (attention.h).
+ */
+#ifndef MHA_KERNELS_CONTEXT_H
+#define MHA_KERNELS_CONTEXT_H
+
+#include "one_row.h"
+#include "panel.h"
+
+#define KERNEL_CONTEXT(mr, nv)                                                                                         \
+    static __attribute__((noinline)) void context_##mr##x##nv(size_t n, size_t first, const struct value_rows *values, \
+                                                              const real *p, real *o, const real *alpha) {             \
+        vec acc[MR_MAX * NV];                                                                                          \
+        multiply_columns(mr, nv, n, first, values, p, nv *VL, acc);                                                    \
+        KERNEL_UNROLL                                                                                                  \
+        for (int m = 0; m < mr; m++) {                                                                                 \
+            KERNEL_UNROLL                                                                                              \
+            for (int v = 0; v < nv; v++)                                                                               \
+                store(o + (m * nv + v) * VL, load(o + (m * nv + v) * VL) * load(alpha + v * VL) + acc[m * nv + v]);    \
+        }                                                                                                              \
+    }
+KERNEL_EVERY_TILE(KERNEL_CONTEXT)
+
+#define KERNEL_CONTEXT_ENTRY(mr, nv) KERNEL_TABLE_ENTRY(context, mr, nv)
+static void (*const context_table[NV + 1][MR_MAX + 1])(size_t n, size_t first, const struct value_rows *values,
+                                                       const real *p, real *o,
+                                                       const real *alpha) = {KERNEL_EVERY_TILE(KERNEL_CONTEXT_ENTRY)};
+
+static struct value_rows values_from(const struct mha_attention *a, size_t key) {
+    const size_t n_past = a->problem->n_past, d_v = a->problem->d_v;
+    struct value_rows values = {.past = a->v.past, .fresh = a->v.fresh, .row = d_v};
+    if (key < n_past) {
+        values.past = values.past + key * d_v;
+        values.n_past = n_past - key;
+    } else {
+        values.fresh = values.fresh + (key - n_past) * d_v;
+    }
+    return values;
+}
+
+/* V' of keys [key, key + n) as [d_v / MR3][MHA_KEY_TILE][MR3]: what one tile of the product reads lies together. In rows, at a
+ * width that is a power of two, it would share a few sets of the first-level cache. */
+static void pack_values(const struct mha_attention *a, size_t key, size_t n, real *to) {
+    const size_t d_v = a->problem->d_v;
+    for (size_t j = 0; j < n;) {
+        size_t run;
+        const real *v = rows_from(a, a->v, d_v, key + j, n - j, &run);
+        for (size_t end = j + run; j < end; j++, v += d_v) {
+            real *row = to + j * MR3;
+            size_t c = 0;
+            KERNEL_STEPS
+            for (; c + MR3 <= d_v; c += MR3) memcpy(row + c * MHA_KEY_TILE, v + c, MR3 * sizeof(real));
+            for (; c < d_v; c++) row[c / MR3 * MR3 * MHA_KEY_TILE + c % MR3] = v[c];
+        }
+    }
+}
+
+/* One number of the context with hidden values left out: the same sums, of fewer terms. */
+static real careful_sum(const struct tile_at *t, const struct panel *w, const struct value_rows *values, size_t x,
+                        size_t c) {
+    real sum = 0, block = 0;
+    for (size_t j = 0; j < t->n; j++) {
+        const real *value =
+            j < values->n_past ? values->past + j * values->row : values->fresh + (j - values->n_past) * values->row;
+        if (mha_visible(t->a->problem, t->a->b, w->head[x], w->i[x], t->key + j))
+            block += t->s[j * w->width + x] * value[c];
+        if (t->key + j + 1 == fold_end(t->key + j) || j + 1 == t->n) {
+            sum += block;
+            block = 0;
+        }
+    }
+    return sum;
+}
+
+/* For a row alone: lanes along columns, contexts [d_v]; behind them lie the sum of the tile and that of the block in work. */
+static void context_alone(const struct tile_at *t, struct panel *w, real alpha) {
+    const size_t d_v = t->a->problem->d_v;
+    real *o = w->o, *total = o + d_v, *block = total + d_v;
+    memset(block, 0, d_v * sizeof(real));
+    for (size_t j = 0; j < t->n;) {
+        const bool first = j == 0;
+        const size_t left = fold_end(t->key + j) - (t->key + j), end = t->n - j < left ? t->n : j + left;
+        while (j < end) {
+            size_t run;
+            const real *v = rows_from(t->a, t->a->v, d_v, t->key + j, end - j, &run);
+            add_rows(run, t->s + j, v, d_v, d_v, block);
+            j += run;
+        }
+        end_block(d_v, first, block, total);
+    }
+    for (size_t c = 0; c < d_v; c++) o[c] = o[c] * alpha + total[c];
+}
+
+static void context_tile(const struct tile_at *t, struct panel *w, real *alpha) {
+    const size_t d_v = t->a->problem->d_v;
+    struct value_rows values = values_from(t->a, t->key);
+    for (size_t x = 0; t->careful && x < w->n_rows; x++)
+        for (size_t c = 0; c < d_v; c++) {
+            real *o = w->o + c * w->width + x;
+            *o = *o * alpha[x] + careful_sum(t, w, &values, x, c);
+        }
+    const bool packed = t->v != NULL && w->nv == NV;
+    if (packed) values = (struct value_rows){.fresh = t->v + (t->key - t->tile_key) * MR3, .row = MR3};
+    for (size_t c = 0; !t->careful && c < d_v;) {
+        const int mr = tile_rows(w->nv, d_v - c);
+        values.column = packed ? c / MR3 * MR3 * MHA_KEY_TILE + c % MR3 : c;
+        context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, alpha);
+        look_ahead(w);
+        c += (size_t)mr;
+    }
+}
+
+/* end_round for a row alone. */
+static void end_round_alone(const struct mha_attention *a, struct panel *w) {
+    const softmax_ref then = {load(w->base_rounds), load(w->magic_rounds)}, now = ref_of(w, 0);
+    const vec shrink = VMF(vm_alpha)(then, now);
+    for (size_t c = 0; c < a->problem->d_v; c++) {
+        w->o_rounds[c] = w->o_rounds[c] * shrink[0] + w->o[c];
+        w->o[c] = 0;
+    }
+    store(w->base_rounds, now.base);
+    store(w->magic_rounds, now.magic);
+}
+
+/* Ends a round of keys: o_rounds takes o in, and o begins anew. A long sum of contexts is thus a sum of short sums. */
+static void end_round(const struct mha_attention *a, struct panel *w) {
+    const size_t d_v = a->problem->d_v;
+    if (is_alone(w)) {
+        end_round_alone(a, w);
+        return;
+    }
+    for (int v = 0; v < w->nv; v++) {
+        const softmax_ref then = {load(w->base_rounds + v * VL), load(w->magic_rounds + v * VL)}, now = ref_of(w, v);
+        const vec shrink = VMF(vm_alpha)(then, now);
+        for (size_t c = 0; c < d_v; c++) {
+            const size_t at = c * w->width + (size_t)v * VL;
+            store(w->o_rounds + at, load(w->o_rounds + at) * shrink + load(w->o + at));
+            store(w->o + at, splat(0));
+        }
+        store(w->base_rounds + v * VL, now.base);
+        store(w->magic_rounds + v * VL, now.magic);
+    }
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
+
+/* divide_contexts for a row alone. */
+static bool divide_alone(const struct mha_attention *a, struct panel *w) {
+    real finite = 0;
+    for (size_t c = 0; c < a->problem->d_v; c++) {
+        w->o[c] = w->sees[0] ? w->o_rounds[c] / w->l[0] + 0 : 0;
+        finite += w->o[c] * 0;
+    }
+    return finite == 0;
+}
+
+/* O = O / l; rows that see nothing get 0. Returns whether what rows get is finite. */
+static bool divide_contexts(const struct mha_attention *a, struct panel *w) {
+    const size_t d_v = a->problem->d_v;
+    if (is_alone(w)) return divide_alone(a, w);
+    real keep[NR];
+    for (size_t x = 0; x < w->lanes; x++) keep[x] = w->sees[x] ? 1 : 0;
+    vec finite = {0};
+    for (int v = 0; v < w->nv; v++) {
+        const vec l = load(w->l + v * VL);
+        const ivec kept = load(keep + v * VL) != splat(0);
+        for (size_t c = 0; c < d_v; c++) {
+            const real *sum = w->o_rounds + c * w->width + (size_t)v * VL;
+            real *o = w->o + c * w->width + (size_t)v * VL;
+            /* + 0: a context of -0 becomes +0, because padding may have turned it already */
+            const vec context = (vec)((ivec)(load(sum) / l + 0) & kept);
+            finite += context * 0;
+            store(o, context);
+        }
+    }
+    return !any_lane(finite);
+}
+
+static void write_contexts(const struct mha_attention *a, const struct panel *w) {
+    const struct mha_problem *p = a->problem;
+    for (size_t x = 0; x < w->n_rows; x++) {
+        real *context = (real *)a->context + (w->i[x] * p->h + w->head[x]) * p->d_v;
+        const real *from = w->o + x;
+        KERNEL_STEPS
+        for (size_t c = 0; c < p->d_v; c++) context[c] = from[c * w->width];
+        if (a->result->heads == NULL) continue;
+        real *head = (real *)a->result->heads + ((a->b * p->h + w->head[x]) * p->n_q + w->i[x]) * p->d_v;
+        memcpy(head, context, p->d_v * sizeof(real));
+    }
+}
+
+static __attribute__((noinline)) void note_contexts(const struct mha_attention *a, const struct panel *w) {
+    for (size_t x = 0; x < w->n_rows; x++)
+        for (size_t c = 0; c < a->problem->d_v; c++)
+            if (!__builtin_isfinite(w->o[c * w->width + x])) note(a, w, x, MHA_STAGE_HEADS, 4, c);
+}
+
+#endif
