@@ -57,8 +57,12 @@ const struct field fields[FIELD_COUNT] = {
 };
 
 const struct field *field_find(const char *name, size_t length) {
-    for (size_t i = 0; i < FIELD_COUNT; i++)
-        if (fields[i].length == length && memcmp(fields[i].name, name, length) == 0) return &fields[i];
+    for (size_t i = 0; i < FIELD_COUNT; i++) {
+        if (fields[i].length != length || length == 0) continue;
+        /* the last letter first: W_q, W_k, W_v and W_o differ in nothing else */
+        if (fields[i].name[length - 1] != name[length - 1]) continue;
+        if (memcmp(fields[i].name, name, length) == 0) return &fields[i];
+    }
     return NULL;
 }
 

@@ -9,12 +9,13 @@
 
 /* RFC 9110, section 5.6.2: token = 1*tchar. */
 static bool is_token(const char *s, size_t size) {
-    static const char others[] = "!#$%&'*+-.^_`|~";
-    for (size_t i = 0; i < size; i++) {
-        char c = s[i];
-        bool word = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-        if (!word && (c == '\0' || !strchr(others, c))) return false;
-    }
+    static const bool tchar[256] = {
+        ['0' ... '9'] = true, ['A' ... 'Z'] = true, ['a' ... 'z'] = true, ['!'] = true, ['#'] = true, ['$'] = true,
+        ['%'] = true,         ['&'] = true,         ['\''] = true,        ['*'] = true, ['+'] = true, ['-'] = true,
+        ['.'] = true,         ['^'] = true,         ['_'] = true,         ['`'] = true, ['|'] = true, ['~'] = true,
+    };
+    for (size_t i = 0; i < size; i++)
+        if (!tchar[(unsigned char)s[i]]) return false;
     return size > 0;
 }
 

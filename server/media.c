@@ -79,7 +79,10 @@ static unsigned quality_of(const char *accept, const char *name) {
 
 bool media_accepted(const char *accept, unsigned offered, enum api_media *media) {
     unsigned best = 0;
-    if (!accept || !*accept) accept = "*/*";
+    if (!accept || !*accept || strcmp(accept, "*/*") == 0) { /* most clients: the first that there is */
+        *media = (enum api_media)__builtin_ctz(offered);
+        return true;
+    }
     for (unsigned i = 0; i < API_MEDIA_COUNT; i++) {
         unsigned q = offered & MEDIA(i) ? quality_of(accept, names[i]) : 0;
         if (q <= best) continue;
