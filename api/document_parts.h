@@ -25,17 +25,19 @@ static inline bool document_failed(const struct document *d) { return d->request
 /* ---- document_place.c ---- */
 
 /* The byte at `offset`, or -1 at the end of the body. */
-int document_byte_at(const struct document *d, const struct piece *piece, uint64_t offset);
+int document_byte_at(const struct document *d, const struct piece *piece, uint64_t offset) PROBLEM_COLD;
 /* "but found '2'", "but found the byte 0x01", "but the body ends". */
-const char *document_found(char out[48], const struct document *d, const struct piece *piece, uint64_t offset);
+const char *document_found(char out[48], const struct document *d, const struct piece *piece,
+                           uint64_t offset) PROBLEM_COLD;
 /* A problem of the JSON text itself, at `offset` or where the automaton is. `what` ends before the place. */
 void document_bad_json_at(struct document *d, const struct piece *piece, uint64_t offset, enum problem_code code,
-                          const char *what);
-void document_bad_json(struct document *d, const struct piece *piece, enum problem_code code, const char *what);
+                          const char *what) PROBLEM_COLD;
+void document_bad_json(struct document *d, const struct piece *piece, enum problem_code code,
+                       const char *what) PROBLEM_COLD;
 /* "Expected X, but found Y". Returns 0, the bytes taken. */
-size_t document_unexpected(struct document *d, const struct piece *piece, const char *expected);
+size_t document_unexpected(struct document *d, const struct piece *piece, const char *expected) PROBLEM_COLD;
 /* Returns false. */
-bool document_no_memory(struct document *d, enum mem_status why, size_t bytes, const char *what);
+bool document_no_memory(struct document *d, enum mem_status why, size_t bytes, const char *what) PROBLEM_COLD;
 /* Remembers the lines of a piece before it goes away. */
 void document_count_lines(struct document *d, const char *bytes, size_t size);
 

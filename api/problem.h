@@ -86,24 +86,29 @@ const char *problem_title(enum problem_code code);
 /* PROBLEM_NONE, everything else empty. Zeroed memory with position -1 is the same. */
 void problem_init(struct problem *p);
 
+/* What only a refused request runs. The compiler then keeps such code apart, also in the functions that call it: a small request
+ * runs through more code than a first-level cache holds, so what it does not run should not lie in between. */
+#define PROBLEM_COLD __attribute__((cold))
+
 /* Sets code, pointer and a printf-style detail, if none is set yet. Returns false always, so `return problem_set(...)`. */
 bool problem_set(struct problem *p, enum problem_code code, const char *pointer, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+    __attribute__((format(printf, 4, 5))) PROBLEM_COLD;
 /* Afterwards, on the problem just set: JSON text for the members. */
-void problem_expected(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void problem_actual(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void problem_expected(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3))) PROBLEM_COLD;
+void problem_actual(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3))) PROBLEM_COLD;
 
 /* The problem for a refused allocation of `bytes` for `what` ("The weights", "Q"): 413 with limit and size, or 503. Returns
  * false. */
 bool problem_memory(struct problem *p, enum mem_status why, const struct mem_budget *budget, const char *pointer,
-                    size_t bytes, const char *what);
+                    size_t bytes, const char *what) PROBLEM_COLD;
 
 /* Text for details: "/Q/0/1" (RFC 6901, `field` gets escaped), "[3,4]". All return `out`. */
 #define PROBLEM_POINTER_MAX 256
 #define PROBLEM_SHAPE_MAX   128
-size_t problem_pointer_append(char *out, size_t size, size_t at, const char *token); /* new length */
-const char *problem_pointer_index(char out[PROBLEM_POINTER_MAX], const char *field, const size_t *index, size_t rank);
-const char *problem_shape(char out[PROBLEM_SHAPE_MAX], const size_t *dim, size_t rank);
+size_t problem_pointer_append(char *out, size_t size, size_t at, const char *token) PROBLEM_COLD; /* new length */
+const char *problem_pointer_index(char out[PROBLEM_POINTER_MAX], const char *field, const size_t *index,
+                                  size_t rank) PROBLEM_COLD;
+const char *problem_shape(char out[PROBLEM_SHAPE_MAX], const size_t *dim, size_t rank) PROBLEM_COLD;
 
 /* Renders into out (always a whole JSON document; long members are cut at a UTF-8 boundary). Returns the length. Needs no
  * allocation, so that "out of memory" can be said. */

@@ -79,7 +79,8 @@ void tensor_text_begin(struct tensor_text *text, struct mem_grow *data, struct m
 static bool in_leaf_row(const struct tensor_text *text) { return text->leaf_depth == text->depth && text->depth > 0; }
 
 /* Latches an error at byte p, its path being the element that would come next. */
-static bool fail(struct tensor_text *text, const struct walk *walk, const char *p, enum tensor_text_status status) {
+static __attribute__((cold)) bool fail(struct tensor_text *text, const struct walk *walk, const char *p,
+                                       enum tensor_text_status status) {
     if (in_leaf_row(text)) text->child[text->depth - 1] = text->count - text->row_start;
     text->status = status;
     text->offset = text->consumed + (uint64_t)(p - walk->begin);
@@ -169,7 +170,7 @@ static size_t token_length(const char *p, unsigned class, size_t most) {
 }
 
 /* Why the number at walk->p is none, or none that fits. */
-static bool fail_number(struct tensor_text *text, struct walk *walk, enum number_status status) {
+static __attribute__((cold)) bool fail_number(struct tensor_text *text, struct walk *walk, enum number_status status) {
     const char *p = walk->p;
     enum tensor_text_status why = TENSOR_TEXT_SYNTAX;
     if (token_length(p, CLASS_NUMBER, TENSOR_TEXT_NUMBER_MAX + 1) > TENSOR_TEXT_NUMBER_MAX) {
