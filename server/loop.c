@@ -146,6 +146,7 @@ struct turn {
     uint64_t accept_again_at; /* 0: accepting; else the listeners are out of the set until then */
     uint64_t drain_wake;
     int signal_fd;
+    uint64_t ended_at;      /* when the last turn ended: near enough to when this one begins to wait */
     uint64_t event_at;      /* when an event came last */
     uint64_t progress_seen; /* service->progress after the last turn */
     unsigned vain;          /* turns since then that brought no event and no progress */
@@ -233,7 +234,7 @@ static void run_daemons(struct service *service) {
 
 static bool take_turn(struct service *service, struct turn *turn) {
     struct epoll_event events[EVENTS_AT_ONCE];
-    int count = epoll_wait(service->epoll, events, EVENTS_AT_ONCE, time_to_wait(service, turn, clock_now()));
+    int count = epoll_wait(service->epoll, events, EVENTS_AT_ONCE, time_to_wait(service, turn, turn->ended_at));
     for (int i = 0; i < count; i++) take_event(service, turn, &events[i]);
     take_ended_runs(service, turn);
     take_deadlines(service, clock_now());
@@ -241,7 +242,7 @@ static bool take_turn(struct service *service, struct turn *turn) {
     conns_nudge_all(&service->conns);
     turn->vain = count == 0 && service->progress == turn->progress_seen ? turn->vain + 1 : 0;
     turn->progress_seen = service->progress;
-    uint64_t now = clock_now();
+    uint64_t now = turn->ended_at = clock_now();
     if (count > 0) turn->event_at = now;
     if (now - turn->event_at >= QUIET && keeps_mappings(service)) mappings_empty(&service->budget.mappings);
     if (turn->accept_again_at && now >= turn->accept_again_at) {
@@ -254,7 +255,7 @@ static bool take_turn(struct service *service, struct turn *turn) {
 }
 
 void loop_run(struct service *service, int signal_fd) {
-    struct turn turn = {.signal_fd = signal_fd};
+    struct turn turn = {.signal_fd = signal_fd, .ended_at = clock_now()};
     while (take_turn(service, &turn)) continue;
     run_daemons(service); /* lets libmicrohttpd see the sockets that the drain shut */
 }
