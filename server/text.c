@@ -95,9 +95,10 @@ void text_hex(struct text *text, uint64_t value) {
 }
 
 void text_ms(struct text *text, uint64_t ns) {
-    unsigned us = (unsigned)(ns / 1000 % 1000);
-    char fraction[] = {'.', (char)('0' + us / 100), (char)('0' + us / 10 % 10), (char)('0' + us % 10)};
-    text_decimal(text, ns / 1000000);
+    uint64_t us = ns / 1000, ms = us / 1000;
+    unsigned rest = (unsigned)(us - ms * 1000);
+    char fraction[] = {'.', (char)('0' + rest / 100), (char)('0' + rest / 10 % 10), (char)('0' + rest % 10)};
+    text_decimal(text, ms);
     text_bytes(text, fraction, sizeof fraction);
 }
 
