@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tests/tools/run_tests.sh PROGRAM... - runs test programs one after the other and adds them up.
+# tests/tools/run_tests.sh PROGRAM... - runs test programs, TEST_JOBS (as many as there are cores) at once, and adds them up.
 #
-# A program is a cmocka binary, or a script whose last line is "N passed, N failed". One line is printed for each; the whole
-# output only of those that fail (V=1: of all). A program that crashes, runs out of time (TEST_TIMEOUT seconds, 300) or runs
+# A program is a cmocka binary, or a script whose last line is "N passed, N failed". One line is printed for each as it ends; the
+# whole output only of those that fail (V=1: of all). A program that crashes, runs out of time (TEST_TIMEOUT seconds, 300) or runs
 # no test at all counts as one failure. The last line is "N passed, N failed[, N skipped]"; exit 1 if anything failed.
+#
+# Programs are started in the order given, but those that time a real process (tests/integration) never two at once: while one
+# of them runs, unit tests, which time nothing, take the other cores, at a lower priority. TEST_JOBS=1 for one by one.
 #
 # The sanitizers' options are set here, so that every way of running the suite has the same.
 set -uo pipefail
@@ -15,15 +18,29 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:strict_string_checks=1:detect
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1:suppressions=$here/tsan.supp}
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+jobs=${TEST_JOBS:-$(nproc)}
+work=$(mktemp -d)
+# shellcheck disable=SC2046  # one process a word
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
 passed=0 failed=0 skipped=0
 
-for program in "$@"; do
+run() { # NUMBER PROGRAM: its output in NUMBER.log, then status and milliseconds in NUMBER.end
+    local started status child='' priority=0
+    case $2 in */unit/*) priority=10 ;; esac
+    trap 'kill $child; exit 143' TERM
     started=$(date +%s%N)
-    timeout -k 10 "${TEST_TIMEOUT:-300}" "$program" >"$log" 2>&1 </dev/null
+    nice -n $priority timeout -k 10 "${TEST_TIMEOUT:-300}" "$2" >"$work/$1.log" 2>&1 </dev/null &
+    child=$!
+    wait "$child"
     status=$?
-    took=$((($(date +%s%N) - started) / 1000000))
+    echo "$status $((($(date +%s%N) - started) / 1000000))" >"$work/$1.part"
+    mv "$work/$1.part" "$work/$1.end"
+}
+
+judge() { # NUMBER PROGRAM: prints its line, adds it up
+    local log=$work/$1.log program=$2 status took planned ok bad skip last why note
+    read -r status took <"$work/$1.end" || status=1 took=0
 
     # cmocka 1.1.7 and later put the group's name before "Running".
     if grep -qE '^\[==========\] (.+: )?Running' "$log"; then
@@ -62,6 +79,43 @@ for program in "$@"; do
         [ "$skip" -eq 0 ] || note=", $skip skipped"
         printf 'ok   %-58s %4d passed%s  %d.%03d s\n' "$program" "$ok" "$note" $((took / 1000)) $((took % 1000))
     fi
+}
+
+# Programs by number: those that wait, processes' and the rest, and those that run.
+programs=("$@") processes=() others=() running=()
+for i in "${!programs[@]}"; do
+    case ${programs[i]} in */integration/*) processes+=("$i") ;; *) others+=("$i") ;; esac
+done
+process= # the one of `processes` that runs
+
+# Starts the next program that may start; 1 if there is none.
+start_next() {
+    local i
+    if [ -z "$process" ] && [ ${#processes[@]} -gt 0 ]; then
+        i=${processes[0]} process=$i processes=("${processes[@]:1}")
+    elif [ ${#others[@]} -gt 0 ]; then
+        i=${others[0]} others=("${others[@]:1}")
+    else
+        return 1
+    fi
+    run "$i" "${programs[i]}" &
+    running+=("$i")
+}
+
+while :; do
+    while [ ${#running[@]} -lt "$jobs" ] && start_next; do :; done
+    [ ${#running[@]} -gt 0 ] || break
+    wait -n
+    children=$? still=()
+    for i in "${running[@]}"; do
+        if [ ! -f "$work/$i.end" ] && [ $children -ne 127 ]; then # 127: none left, so nothing will write it any more
+            still+=("$i")
+            continue
+        fi
+        judge "$i" "${programs[i]}"
+        [ "$i" != "$process" ] || process=
+    done
+    running=("${still[@]}")
 done
 
 if [ $((passed + failed)) -eq 0 ]; then
