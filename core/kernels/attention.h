@@ -97,17 +97,14 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
         softmax_tile(&t, w, alpha);
     if (wants_attention(a, w)) keep_weights(&t, w);
     ahead_of_context(&t, w);
-    if (a->context != NULL && is_alone(w))
-        context_alone(&t, w, alpha[0]);
-    else if (a->context != NULL)
-        context_tile(&t, w, alpha);
+    if (a->context != NULL) context_tile(&t, w, alpha);
     if (a->context != NULL && (tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
 }
 
 /* Returns false where the panel has to be done again, carefully. */
 static bool finish_panel(const struct mha_attention *a, struct panel *w, bool careful) {
     for (size_t x = 0; x < w->lanes; x++) w->l[x] += w->l_low[x];
-    if (a->context != NULL) end_round(a, w);
+    if (a->context != NULL) end_all_rounds(a, w);
     if (a->context != NULL && !divide_contexts(a, w)) {
         if (!careful) return false;
         note_contexts(a, w);
@@ -172,7 +169,7 @@ static bool plan_scratch(const struct mha_problem *p, const struct mha_result *r
     at = 0;
     return take(&at, panels, plan->panel_bytes, 1, &unused) &&
            take(&at, MHA_KEY_TILE, NR, sizeof(real), &plan->scores) &&
-           take(&at, packs_values(panels) ? value_groups(p) : 0, MHA_KEY_TILE * MR3, sizeof(real), &plan->values) &&
+           take(&at, packs_values(panels) ? value_groups(p) : 0, VALUE_GROUP, sizeof(real), &plan->values) &&
            (plan->bytes = at, true);
 }
 

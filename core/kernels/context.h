@@ -13,17 +13,29 @@
 #include "one_row.h"
 #include "panel.h"
 
+/* o = o * alpha + the product, or the product alone where o has nothing yet. */
+KERNEL_INLINE void finish_context(const int mr, const int nv, const vec *acc, real *o, const real *alpha) {
+    KERNEL_UNROLL
+    for (int m = 0; m < mr; m++) {
+        KERNEL_UNROLL
+        for (int v = 0; v < nv; v++) {
+            real *at = o + (m * nv + v) * VL;
+            vec sum = acc[m * nv + v];
+            if (alpha != NULL) sum = load(at) * load(alpha + v * VL) + sum;
+            store(at, sum);
+        }
+    }
+}
+
 #define KERNEL_CONTEXT(mr, nv)                                                                                         \
     static __attribute__((noinline)) void context_##mr##x##nv(size_t n, size_t first, const struct value_rows *values, \
                                                               const real *p, real *o, const real *alpha) {             \
         vec acc[MR_MAX * NV];                                                                                          \
         multiply_columns(mr, nv, n, first, values, p, nv *VL, acc);                                                    \
-        KERNEL_UNROLL                                                                                                  \
-        for (int m = 0; m < mr; m++) {                                                                                 \
-            KERNEL_UNROLL                                                                                              \
-            for (int v = 0; v < nv; v++)                                                                               \
-                store(o + (m * nv + v) * VL, load(o + (m * nv + v) * VL) * load(alpha + v * VL) + acc[m * nv + v]);    \
-        }                                                                                                              \
+        if (alpha == NULL)                                                                                             \
+            finish_context(mr, nv, acc, o, NULL);                                                                      \
+        else                                                                                                           \
+            finish_context(mr, nv, acc, o, alpha);                                                                     \
     }
 KERNEL_EVERY_TILE(KERNEL_CONTEXT)
 
@@ -44,8 +56,12 @@ static struct value_rows values_from(const struct mha_attention *a, size_t key) 
     return values;
 }
 
-/* V' of keys [key, key + n) as [d_v / MR3][MHA_KEY_TILE][MR3]: what one tile of the product reads lies together. In rows, at a
- * width that is a power of two, it would share a few sets of the first-level cache. */
+/* Where column c of the packed values of a tile begins. */
+static size_t value_column(size_t c) { return c / MR3 * VALUE_GROUP + c % MR3; }
+
+/* V' of keys [key, key + n) as [d_v / MR3] groups of [MHA_KEY_TILE][MR3]: what one tile of the product reads lies together. In
+ * rows, at a width that is a power of two, it would share a few sets of the first-level cache; so would groups without a line
+ * between them. */
 static void pack_values(const struct mha_attention *a, size_t key, size_t n, real *to) {
     const size_t d_v = a->problem->d_v;
     for (size_t j = 0; j < n;) {
@@ -55,8 +71,8 @@ static void pack_values(const struct mha_attention *a, size_t key, size_t n, rea
             real *row = to + j * MR3;
             size_t c = 0;
             KERNEL_STEPS
-            for (; c + MR3 <= d_v; c += MR3) memcpy(row + c * MHA_KEY_TILE, v + c, MR3 * sizeof(real));
-            for (; c < d_v; c++) row[c / MR3 * MR3 * MHA_KEY_TILE + c % MR3] = v[c];
+            for (; c + MR3 <= d_v; c += MR3) memcpy(row + value_column(c), v + c, MR3 * sizeof(real));
+            for (; c < d_v; c++) row[value_column(c)] = v[c];
         }
     }
 }
@@ -94,61 +110,78 @@ static void context_alone(const struct tile_at *t, struct panel *w, real alpha) 
         }
         end_block(d_v, first, block, total);
     }
-    for (size_t c = 0; c < d_v; c++) o[c] = o[c] * alpha + total[c];
+    for (size_t c = 0; c < d_v; c++) o[c] = w->begun ? o[c] * alpha + total[c] : total[c];
 }
 
-static void context_tile(const struct tile_at *t, struct panel *w, real *alpha) {
+/* With hidden values left out. */
+static void context_carefully(const struct tile_at *t, struct panel *w, const real *alpha) {
+    const struct value_rows values = values_from(t->a, t->key);
+    for (size_t x = 0; x < w->n_rows; x++)
+        for (size_t c = 0; c < t->a->problem->d_v; c++) {
+            real *o = w->o + c * w->width + x;
+            const real sum = careful_sum(t, w, &values, x, c);
+            *o = w->begun ? *o * alpha[x] + sum : sum;
+        }
+}
+
+static void context_of_panel(const struct tile_at *t, struct panel *w, const real *alpha) {
     const size_t d_v = t->a->problem->d_v;
     struct value_rows values = values_from(t->a, t->key);
-    for (size_t x = 0; t->careful && x < w->n_rows; x++)
-        for (size_t c = 0; c < d_v; c++) {
-            real *o = w->o + c * w->width + x;
-            *o = *o * alpha[x] + careful_sum(t, w, &values, x, c);
-        }
     const bool packed = t->v != NULL && w->nv == NV;
     if (packed) values = (struct value_rows){.fresh = t->v + (t->key - t->tile_key) * MR3, .row = MR3};
-    for (size_t c = 0; !t->careful && c < d_v;) {
+    for (size_t c = 0; c < d_v;) {
         const int mr = tile_rows(w->nv, d_v - c);
-        values.column = packed ? c / MR3 * MR3 * MHA_KEY_TILE + c % MR3 : c;
-        context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, alpha);
+        values.column = packed ? value_column(c) : c;
+        context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, w->begun ? alpha : NULL);
         look_ahead(w);
         c += (size_t)mr;
     }
 }
 
-/* end_round for a row alone. */
-static void end_round_alone(const struct mha_attention *a, struct panel *w) {
-    const softmax_ref then = {load(w->base_rounds), load(w->magic_rounds)}, now = ref_of(w, 0);
-    const vec shrink = VMF(vm_alpha)(then, now);
-    for (size_t c = 0; c < a->problem->d_v; c++) {
-        w->o_rounds[c] = w->o_rounds[c] * shrink[0] + w->o[c];
-        w->o[c] = 0;
+static void context_tile(const struct tile_at *t, struct panel *w, const real *alpha) {
+    if (t->careful)
+        context_carefully(t, w, alpha);
+    else if (is_alone(w))
+        context_alone(t, w, alpha[0]);
+    else
+        context_of_panel(t, w, alpha);
+    w->begun = true;
+}
+
+/* o_rounds = o_rounds * shrink + o */
+static void add_round(const struct mha_attention *a, struct panel *w, int v, vec shrink) {
+    const size_t d_v = a->problem->d_v, row = w->width;
+    if (is_alone(w)) {
+        for (size_t c = 0; c < d_v; c++) w->o_rounds[c] = w->o_rounds[c] * shrink[0] + w->o[c];
+        return;
     }
-    store(w->base_rounds, now.base);
-    store(w->magic_rounds, now.magic);
+    for (size_t at = (size_t)v * VL; at < d_v * row; at += row)
+        store(w->o_rounds + at, load(w->o_rounds + at) * shrink + load(w->o + at));
 }
 
 /* Ends a round of keys: o_rounds takes o in, and o begins anew. A long sum of contexts is thus a sum of short sums. */
 static void end_round(const struct mha_attention *a, struct panel *w) {
-    const size_t d_v = a->problem->d_v;
-    if (is_alone(w)) {
-        end_round_alone(a, w);
-        return;
-    }
+    if (!w->begun) return;
     for (int v = 0; v < w->nv; v++) {
         const softmax_ref then = {load(w->base_rounds + v * VL), load(w->magic_rounds + v * VL)}, now = ref_of(w, v);
-        const vec shrink = VMF(vm_alpha)(then, now);
-        for (size_t c = 0; c < d_v; c++) {
-            const size_t at = c * w->width + (size_t)v * VL;
-            store(w->o_rounds + at, load(w->o_rounds + at) * shrink + load(w->o + at));
-            store(w->o + at, splat(0));
-        }
+        if (w->rounds_begun) add_round(a, w, v, VMF(vm_alpha)(then, now));
         store(w->base_rounds + v * VL, now.base);
         store(w->magic_rounds + v * VL, now.magic);
     }
+    if (!w->rounds_begun) {
+        real *o = w->o;
+        w->o = w->o_rounds;
+        w->o_rounds = o;
+    }
+    w->rounds_begun = true;
+    w->begun = false;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------------- */
+/* The last round. Without any, contexts are 0. */
+static void end_all_rounds(const struct mha_attention *a, struct panel *w) {
+    end_round(a, w);
+    if (!w->rounds_begun) memset(w->o_rounds, 0, a->problem->d_v * w->width * sizeof(real));
+}
 
 /* divide_contexts for a row alone. */
 static bool divide_alone(const struct mha_attention *a, struct panel *w) {
@@ -184,14 +217,12 @@ static bool divide_contexts(const struct mha_attention *a, struct panel *w) {
 
 static void write_contexts(const struct mha_attention *a, const struct panel *w) {
     const struct mha_problem *p = a->problem;
-    for (size_t x = 0; x < w->n_rows; x++) {
-        real *context = (real *)a->context + (w->i[x] * p->h + w->head[x]) * p->d_v;
-        const real *from = w->o + x;
-        KERNEL_STEPS
-        for (size_t c = 0; c < p->d_v; c++) context[c] = from[c * w->width];
-        if (a->result->heads == NULL) continue;
+    real *to[NR];
+    for (size_t x = 0; x < w->n_rows; x++) to[x] = (real *)a->context + (w->i[x] * p->h + w->head[x]) * p->d_v;
+    write_lanes(w, w->o, p->d_v, to);
+    for (size_t x = 0; a->result->heads != NULL && x < w->n_rows; x++) {
         real *head = (real *)a->result->heads + ((a->b * p->h + w->head[x]) * p->n_q + w->i[x]) * p->d_v;
-        memcpy(head, context, p->d_v * sizeof(real));
+        memcpy(head, to[x], p->d_v * sizeof(real));
     }
 }
 

@@ -32,11 +32,12 @@ static bool wants_scores(const struct mha_attention *a, const struct panel *w) {
 
 /* P^T of the tile goes into the map as it is; finish_map multiplies. */
 static void keep_weights(const struct tile_at *t, struct panel *w) {
+    real *to[NR];
     for (size_t x = 0; x < w->n_rows; x++) {
         real *row = map_row(t->a, w, x);
-        if (row == NULL) continue;
-        for (size_t j = 0; j < t->n; j++) row[t->key + j] = t->s[j * w->width + x];
+        to[x] = row == NULL ? NULL : row + t->key;
     }
+    write_lanes(w, t->s, t->n, to);
     struct tile_ref *ref = &w->refs[t->tile_key / MHA_KEY_TILE];
     memcpy(ref->base, w->base, w->lanes * sizeof(real));
     memcpy(ref->magic, w->magic, w->lanes * sizeof(real));

@@ -39,8 +39,9 @@ struct panel {
     size_t listed[NR];           /* the first place of the head in heads_listed; NOT_LISTED */
     bool any_listed;
     real *q;        /* [d_k][width], scaled */
-    real *o;        /* [d_v][width], of the round of keys in work */
-    real *o_rounds; /* [d_v][width], of the rounds before it, relative to base_rounds, magic_rounds */
+    real *o;        /* [d_v][width], of the round of keys in work; not written before `begun`, and then 0 */
+    real *o_rounds; /* the same of the rounds before it, before `rounds_begun`; relative to base_rounds, magic_rounds */
+    bool begun, rounds_begun;
     struct ahead ahead;
     struct tile_ref *refs; /* by tile, for maps */
     real *mean_rows;       /* [n_rows][n_kv], for attention_mean */
@@ -54,6 +55,9 @@ struct tile_ref {
 };
 
 #define NOT_LISTED SIZE_MAX
+
+/* Elements from one group of packed values to the next (context.h). */
+enum { VALUE_GROUP = MHA_KEY_TILE * MR3 + LINE / (int)sizeof(real) };
 
 /* What the passes over one tile share. */
 struct tile_at {
@@ -141,20 +145,56 @@ static void find_listed(const struct mha_attention *a, struct panel *w) {
     }
 }
 
+/* FEW rows of Q' that lie one after the other, as lanes of `to`. */
+KERNEL_INLINE void pack_few_queries(const real *q, size_t d_k, size_t width, real scale, real *to) {
+    size_t c = 0;
+    for (; c + FEW <= d_k; c += FEW) {
+        few turned[FEW];
+        load_turned(q + c, d_k, turned);
+        KERNEL_UNROLL
+        for (int i = 0; i < FEW; i++) store_few(to + (c + (size_t)i) * width, turned[i] * scale);
+    }
+    for (; c < d_k; c++)
+        for (size_t x = 0; x < FEW; x++) to[c * width + x] = q[x * d_k + c] * scale;
+}
+
 /* The scale comes first, so that a large product whose scaled value fits does not overflow. */
 static void pack_queries(const struct mha_attention *a, struct panel *w) {
     const struct mha_problem *p = a->problem;
     const real scale = (real)p->scale;
-    const size_t first_head = a->g * n_heads_of_group(p);
-    for (size_t x = 0; x < w->width; x++) {
+    const size_t first_head = a->g * n_heads_of_group(p), d_k = p->d_k;
+    for (size_t x = 0; x < w->width;) {
+        real *to = w->q + x;
         if (x >= w->n_rows) {
-            for (size_t c = 0; c < p->d_k; c++) w->q[c * w->width + x] = 0;
+            for (size_t c = 0; c < d_k; c++) to[c * w->width] = 0;
+            x++;
             continue;
         }
-        const real *q = (const real *)a->q + (w->head[x] - first_head) * a->q_head + w->i[x] * p->d_k;
-        real *to = w->q + x;
-        KERNEL_STEPS
-        for (size_t c = 0; c < p->d_k; c++) to[c * w->width] = q[c] * scale;
+        const real *q = (const real *)a->q + (w->head[x] - first_head) * a->q_head + w->i[x] * d_k;
+        if (x + FEW <= w->n_rows && w->head[x + FEW - 1] == w->head[x]) {
+            pack_few_queries(q, d_k, w->width, scale, to);
+            x += FEW;
+        } else {
+            for (size_t c = 0; c < d_k; c++) to[c * w->width] = q[c] * scale;
+            x++;
+        }
+    }
+}
+
+/* to[x][j] = from[j*width + x] for j < n, for every row x of the panel that has a place: to[x] not NULL. */
+static void write_lanes(const struct panel *w, const real *from, size_t n, real *const *to) {
+    for (size_t x = 0; x < w->n_rows;) {
+        bool together = x + FEW <= w->n_rows;
+        for (size_t i = 0; together && i < FEW; i++) together = to[x + i] != NULL;
+        size_t j = 0;
+        for (; together && j + FEW <= n; j += FEW) {
+            few turned[FEW];
+            load_turned(from + j * w->width + x, w->width, turned);
+            KERNEL_UNROLL
+            for (int i = 0; i < FEW; i++) store_few(to[x + (size_t)i] + j, turned[i]);
+        }
+        for (const size_t end = together ? x + FEW : x + 1; x < end; x++)
+            for (size_t k = j; to[x] != NULL && k < n; k++) to[x][k] = from[k * w->width + x];
     }
 }
 
@@ -181,9 +221,7 @@ static void begin_softmax(const struct mha_attention *a, struct panel *w) {
         store(w->l + v * VL, VMF(vm_exp)(s - ref.base, ref.magic));
         store(w->l_low + v * VL, splat(0));
     }
-    if (a->context == NULL) return;
-    memset(w->o, 0, a->problem->d_v * w->width * sizeof(real));
-    memset(w->o_rounds, 0, a->problem->d_v * w->width * sizeof(real));
+    w->begun = w->rounds_begun = false;
 }
 
 static void note(const struct mha_attention *a, const struct panel *w, size_t x, enum mha_stage stage, size_t rank,

@@ -74,11 +74,12 @@ static void cap_range(const struct mha_attention *a, const struct panel *w, size
 static void write_scores(const struct mha_attention *a, const struct panel *w, size_t key, size_t n, const real *s) {
     const struct mha_problem *p = a->problem;
     const size_t n_kv = mha_n_kv(p), listed = a->result->heads_listed != NULL ? a->result->n_heads_listed : p->h;
+    real *to[NR];
     for (size_t x = 0; x < w->n_rows; x++) {
-        if (w->listed[x] == NOT_LISTED) continue;
-        real *row = (real *)a->result->scores + ((a->b * listed + w->listed[x]) * p->n_q + w->i[x]) * n_kv + key;
-        for (size_t j = 0; j < n; j++) row[j] = s[j * w->width + x];
+        const size_t row = (a->b * listed + w->listed[x]) * p->n_q + w->i[x];
+        to[x] = w->listed[x] == NOT_LISTED ? NULL : (real *)a->result->scores + row * n_kv + key;
     }
+    write_lanes(w, s, n, to);
 }
 
 /* ---- what is not finite ------------------------------------------------------------------------------------------ */
@@ -88,8 +89,10 @@ static bool scores_are_finite(const struct tile_at *t, const struct panel *w) {
     vec z[4] = {{0}, {0}, {0}, {0}};
     const size_t n = t->n * w->width;
     size_t x = 0;
-    for (; x + 4 * VL <= n; x += 4 * VL)
+    for (; x + 4 * VL <= n; x += 4 * VL) {
+        KERNEL_UNROLL
         for (int u = 0; u < 4; u++) z[u] += load(t->s + x + (size_t)u * VL) * 0;
+    }
     for (; x < n; x += VL) z[0] += load(t->s + x) * 0;
     return !any_lane((z[0] + z[1]) + (z[2] + z[3]));
 }

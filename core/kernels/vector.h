@@ -121,4 +121,33 @@ KERNEL_INLINE bool any_lane(vec z) {
     return any;
 }
 
+/* ---- short vectors, for turning rows into columns ---------------------------------------------------------------- */
+
+typedef real few __attribute__((vector_size(16), may_alias));
+typedef real few_at_any __attribute__((vector_size(16), aligned(sizeof(real)), may_alias));
+
+enum { FEW = 16 / (int)sizeof(real) }; /* lanes of a short vector, on every instruction set */
+
+KERNEL_INLINE few load_few(const real *p) { return *(const few_at_any *)p; }
+
+/* to[i][lane] = row[lane*stride + i] for i, lane < FEW */
+KERNEL_INLINE void load_turned(const real *row, size_t stride, few *to) {
+#if REAL_BITS == 64
+    const few a = load_few(row), b = load_few(row + stride);
+    to[0] = __builtin_shufflevector(a, b, 0, 2);
+    to[1] = __builtin_shufflevector(a, b, 1, 3);
+#else
+    const few a = load_few(row), b = load_few(row + stride);
+    const few c = load_few(row + 2 * stride), d = load_few(row + 3 * stride);
+    const few ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+    const few ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7), cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    to[0] = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    to[1] = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    to[2] = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+    to[3] = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+#endif
+}
+
+KERNEL_INLINE void store_few(real *p, few x) { *(few_at_any *)p = x; }
+
 #endif
