@@ -642,8 +642,9 @@ static size_t plan_panels(const struct mha_problem *p, const struct mha_result *
                           const struct fused_plan *plan, size_t threads) {
     if (r->attention != NULL && r->attention_mean) return 1;
     const size_t panels = k->attend_panels(p), all = panels * plan->heads * plan->samples;
-    if (threads == 1) return smaller(PANELS_AT_ONCE, larger(panels, 1));
-    return smaller(PANELS_AT_ONCE, larger(all / (threads * TASKS_PER_THREAD), 1));
+    size_t at_once = threads == 1 ? PANELS_AT_ONCE : larger(all / (threads * TASKS_PER_THREAD), 1);
+    at_once = smaller(smaller(at_once, PANELS_AT_ONCE), larger(panels, 1));
+    return ceil_div(larger(panels, 1), ceil_div(larger(panels, 1), at_once)); /* even blocks */
 }
 
 static bool plan_all(const struct mha_problem *p, const struct mha_result *r, size_t threads, struct fused_plan *plan) {

@@ -104,7 +104,10 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
 /* Returns false where the panel has to be done again, carefully. */
 static bool finish_panel(const struct mha_attention *a, struct panel *w, bool careful) {
     for (size_t x = 0; x < w->lanes; x++) w->l[x] += w->l_low[x];
-    if (a->context != NULL) end_all_rounds(a, w);
+    if (a->context != NULL) {
+        ask_for_contexts(a, w);
+        end_all_rounds(a, w);
+    }
     if (a->context != NULL && !divide_contexts(a, w)) {
         if (!careful) return false;
         note_contexts(a, w);

@@ -215,10 +215,22 @@ static bool divide_contexts(const struct mha_attention *a, struct panel *w) {
     return !any_lane(finite);
 }
 
+static real *context_row(const struct mha_attention *a, const struct panel *w, size_t x) {
+    const struct mha_problem *p = a->problem;
+    return (real *)a->context + (w->i[x] * p->h + w->head[x]) * p->d_v;
+}
+
+/* Where contexts will be written is often far from the caches; there is something to do meanwhile. */
+static void ask_for_contexts(const struct mha_attention *a, const struct panel *w) {
+    for (size_t x = 0; x < w->n_rows; x++)
+        for (size_t c = 0; c < a->problem->d_v; c += LINE / sizeof(real))
+            __builtin_prefetch(context_row(a, w, x) + c, 1);
+}
+
 static void write_contexts(const struct mha_attention *a, const struct panel *w) {
     const struct mha_problem *p = a->problem;
     real *to[NR];
-    for (size_t x = 0; x < w->n_rows; x++) to[x] = (real *)a->context + (w->i[x] * p->h + w->head[x]) * p->d_v;
+    for (size_t x = 0; x < w->n_rows; x++) to[x] = context_row(a, w, x);
     write_lanes(w, w->o, p->d_v, to);
     for (size_t x = 0; a->result->heads != NULL && x < w->n_rows; x++) {
         real *head = (real *)a->result->heads + ((a->b * p->h + w->head[x]) * p->n_q + w->i[x]) * p->d_v;
