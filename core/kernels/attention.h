@@ -49,24 +49,41 @@ static void note_sinks(const struct mha_attention *a, const struct panel *w) {
 
 /* ---- a panel ----------------------------------------------------------------------------------------------------- */
 
-/* Asks for the values of a tile while its scores are computed, and for the keys of the next while its context is. */
-static void ahead_of_scores(const struct tile_at *t, struct panel *w) {
-    const struct mha_problem *p = t->a->problem;
-    if (t->a->context == NULL || t->n == 0 || !reads_once(t->a)) return;
+/* Asks for rows [key, key + n) of K' or V', in `calls` calls; the panels of a task each for their part. */
+static void ask_for_rows(const struct mha_attention *a, struct panel *w, struct mha_rows rows, size_t d, size_t key,
+                         size_t n, size_t calls) {
     size_t run;
-    const real *v = rows_from(t->a, t->a->v, p->d_v, t->key, t->n, &run);
-    const size_t calls = (t->n + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv);
-    set_ahead(w, v, run * p->d_v, calls * ((p->d_k + MHA_BLOCK - 1) / MHA_BLOCK));
+    const real *from = rows_from(a, rows, d, key + w->part * n / w->parts, n / w->parts + 1, &run);
+    w->ahead = ahead_of(from, run * d, calls);
 }
 
+static size_t keys_of_next(const struct tile_at *t, const struct panel *w) {
+    const size_t next = t->tile_key + MHA_KEY_TILE;
+    if (next >= w->last_key) return 0;
+    return w->last_key - next < MHA_KEY_TILE ? w->last_key - next : MHA_KEY_TILE;
+}
+
+/* While scores are computed: a single panel asks for the values of this tile, several for the keys of the next (their values
+ * are packed already). */
+static void ahead_of_scores(const struct tile_at *t, struct panel *w) {
+    const struct mha_problem *p = t->a->problem;
+    const size_t tiles = (t->n + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv);
+    const size_t calls = larger_of(tiles * ((p->d_k + MHA_BLOCK - 1) / MHA_BLOCK), 1), next = keys_of_next(t, w);
+    if (w->parts > 1 && next > 0)
+        ask_for_rows(t->a, w, t->a->k, p->d_k, t->tile_key + MHA_KEY_TILE, next, calls);
+    else if (w->parts == 1 && t->a->context != NULL && t->n > 0)
+        ask_for_rows(t->a, w, t->a->v, p->d_v, t->key, t->n, calls);
+}
+
+/* While contexts are computed: a single panel asks for the keys of the next tile, several for its values. */
 static void ahead_of_context(const struct tile_at *t, struct panel *w) {
     const struct mha_problem *p = t->a->problem;
-    const size_t next = t->tile_key + MHA_KEY_TILE;
-    if (next >= w->last_key || !reads_once(t->a)) return;
-    size_t run;
-    const size_t left = w->last_key - next;
-    const real *k = rows_from(t->a, t->a->k, p->d_k, next, left < MHA_KEY_TILE ? left : MHA_KEY_TILE, &run);
-    set_ahead(w, k, run * p->d_k, (p->d_v + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv));
+    const size_t calls = (p->d_v + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv), next = keys_of_next(t, w);
+    if (next == 0) return;
+    if (w->parts > 1)
+        ask_for_rows(t->a, w, t->a->v, p->d_v, t->tile_key + MHA_KEY_TILE, next, calls);
+    else
+        ask_for_rows(t->a, w, t->a->k, p->d_k, t->tile_key + MHA_KEY_TILE, next, calls);
 }
 
 /* Which keys of a tile get scores: all of them for a map, else what some row may see, from a multiple of 4 on. */
@@ -96,7 +113,7 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     else
         softmax_tile(&t, w, alpha);
     if (wants_attention(a, w)) keep_weights(&t, w);
-    ahead_of_context(&t, w);
+    if (a->context != NULL) ahead_of_context(&t, w);
     if (a->context != NULL) context_tile(&t, w, alpha);
     if (a->context != NULL && (tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
 }
@@ -208,7 +225,9 @@ static void attend(const struct mha_attention *a, size_t panel, size_t panel_end
     real *s = (real *)(void *)(at + plan.scores);
     size_t first = SIZE_MAX, last = 0;
     for (size_t x = 0; x < n; x++) {
-        const struct panel *w = open_panel(a, panel + x, at + x * plan.panel_bytes, &plan);
+        struct panel *w = open_panel(a, panel + x, at + x * plan.panel_bytes, &plan);
+        w->part = x;
+        w->parts = n;
         const bool all = wants_scores(a, w);
         const size_t begin = all ? 0 : w->first_key, end = all ? mha_n_kv(p) : w->last_key;
         if (begin < first) first = begin;

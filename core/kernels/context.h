@@ -133,7 +133,7 @@ static void context_of_panel(const struct tile_at *t, struct panel *w, const rea
         const int mr = tile_rows(w->nv, d_v - c);
         values.column = packed ? value_column(c) : c;
         context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, w->begun ? alpha : NULL);
-        look_ahead(w);
+        look_ahead(&w->ahead);
         c += (size_t)mr;
     }
 }

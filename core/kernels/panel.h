@@ -4,8 +4,7 @@
  *
  * Model. A panel is up to NR rows (of one query head; of several heads that share keys when n_q is small), a row per lane.
  * struct panel holds what lasts over all keys: which rows, which keys they may see, Q', the context so far, the softmax so
- * far. struct tile_at holds what the passes over one tile of keys share. Here too: where rows of K' and V' lie, and asking
- * for them before they are read.
+ * far. struct tile_at holds what the passes over one tile of keys share. Here too: where rows of K' and V' lie.
  *
  * What this does not do: compute (scores.h, softmax.h, context.h, maps.h).
  */
@@ -17,14 +16,6 @@
 
 typedef struct VMF(vm_ref) softmax_ref;
 #define LARGEST_FINITE (REAL_BITS == 64 ? (real)0x1.fffffffffffffp+1023 : (real)0x1.fffffep+127)
-
-/* Memory that will be needed next, asked for a few lines at a time while something else is computed. */
-struct ahead {
-    const char *at;
-    size_t lines, per_call;
-};
-
-enum { LINE = 64 };
 
 /* One panel at work. Arrays by lane; a lane is a query row. */
 struct panel {
@@ -43,6 +34,7 @@ struct panel {
     real *o_rounds; /* the same of the rounds before it, before `rounds_begun`; relative to base_rounds, magic_rounds */
     bool begun, rounds_begun;
     struct ahead ahead;
+    size_t part, parts;    /* of the panels of the task, each of which asks for its part of the next tile */
     struct tile_ref *refs; /* by tile, for maps */
     real *mean_rows;       /* [n_rows][n_kv], for attention_mean */
     real max[NR], base[NR], magic[NR], base_rounds[NR], magic_rounds[NR];
@@ -229,7 +221,7 @@ static void note(const struct mha_attention *a, const struct panel *w, size_t x,
     a->note(a->note_arg, (struct mha_failure){stage, rank, {a->b, w->head[x], w->i[x], last}});
 }
 
-/* ---- rows of keys and values, and reading ahead ------------------------------------------------------------------ */
+/* ---- rows of keys and values ------------------------------------------------------------------ */
 
 /* Rows of K' or V' from `key` on that lie one after the other: at most n; *run says how many. */
 static const real *rows_from(const struct mha_attention *a, struct mha_rows rows, size_t d, size_t key, size_t n,
@@ -238,22 +230,6 @@ static const real *rows_from(const struct mha_attention *a, struct mha_rows rows
     const bool in_past = key < n_past;
     *run = in_past && n_past - key < n ? n_past - key : n;
     return in_past ? (const real *)rows.past + key * d : (const real *)rows.fresh + (key - n_past) * d;
-}
-
-/* With one panel alone every row of K' and V' is read once, in the order of the products, which no hardware prefetcher
- * follows well: decoding would wait for memory most of its time. */
-static bool reads_once(const struct mha_attention *a) { return attend_panels(a->problem) == 1; }
-
-static void set_ahead(struct panel *w, const real *from, size_t n, size_t calls) {
-    w->ahead.at = (const char *)from;
-    w->ahead.lines = (n * sizeof(real) + LINE - 1) / LINE;
-    w->ahead.per_call = w->ahead.lines / calls + 1;
-}
-
-KERNEL_INLINE void look_ahead(struct panel *w) {
-    size_t n = w->ahead.per_call < w->ahead.lines ? w->ahead.per_call : w->ahead.lines;
-    w->ahead.lines -= n;
-    for (; n > 0; n--, w->ahead.at += LINE) __builtin_prefetch(w->ahead.at, 0, 3);
 }
 
 #endif

@@ -119,7 +119,8 @@ static bool lies_in_vectors(const struct mha_projection *p, struct panel_part pa
     return true;
 }
 
-/* Terms [k, k_end) of all rows; k is a multiple of MHA_BLOCK. */
+/* Terms [k, k_end) of all rows; k is a multiple of MHA_BLOCK. The block of the next panel is asked for meanwhile: it comes from
+ * the third-level cache or from memory, and the first tile that meets it would wait. */
 static vec project_vectors(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part, size_t k,
                            size_t k_end) {
     struct project_tile t = {.x_row = p->x_row, .fold = fold_of_projection(p->n_in)};
@@ -134,9 +135,11 @@ static vec project_vectors(const struct mha_projection *p, size_t row, size_t ro
         t.adds = k > 0;
         t.bias = last ? bias : NULL;
         struct row_place at = place_of(p, row);
+        struct ahead ahead = ahead_of(t.b + p->n_in * NR, t.n * NR, (row_end - row) / (size_t)full_rows(part.nv) + 1);
         for (size_t r = row; r < row_end;) {
             const int mr = tile_rows(part.nv, row_end - r);
             t.x = x + r * p->x_row + k;
+            look_ahead(&ahead);
             for (int m = 0; m < mr; m++) t.y_m[m] = next_place(p, &at);
             const vec f = project_table[part.nv][mr](&t);
             if (last) finite += f;

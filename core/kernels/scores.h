@@ -40,7 +40,7 @@ static void score_keys(struct panel *w, size_t n, size_t d_k, const real *k, rea
             const int mr = tile_rows(w->nv, n - j);
             score_table[w->nv][mr](block, fold_of_score(d_k), k + j * d_k + c, d_k, w->q + c * w->width,
                                    s + j * w->width, c > 0);
-            look_ahead(w);
+            look_ahead(&w->ahead);
             j += (size_t)mr;
         }
     }

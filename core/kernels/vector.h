@@ -121,6 +121,28 @@ KERNEL_INLINE bool any_lane(vec z) {
     return any;
 }
 
+/* ---- reading ahead ----------------------------------------------------------------------------------------------- */
+
+enum { LINE = 64 };
+
+/* Memory that will be needed next, asked for a few lines at a time while something else is computed. */
+struct ahead {
+    uintptr_t at;
+    size_t lines, per_call;
+};
+
+/* `n` numbers from `from` on, in `calls` calls of look_ahead. They need not exist. */
+KERNEL_INLINE struct ahead ahead_of(const real *from, size_t n, size_t calls) {
+    const size_t lines = (n * sizeof(real) + LINE - 1) / LINE;
+    return (struct ahead){(uintptr_t)from, lines, lines / calls + 1};
+}
+
+KERNEL_INLINE void look_ahead(struct ahead *ahead) {
+    size_t n = ahead->per_call < ahead->lines ? ahead->per_call : ahead->lines;
+    ahead->lines -= n;
+    for (; n > 0; n--, ahead->at += LINE) __builtin_prefetch((const void *)ahead->at, 0, 3);
+}
+
 /* ---- short vectors, for turning rows into columns ---------------------------------------------------------------- */
 
 typedef real few __attribute__((vector_size(16), may_alias));
