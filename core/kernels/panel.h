@@ -164,6 +164,8 @@ static void pack_queries(const struct mha_attention *a, struct panel *w) {
         }
         const real *q = (const real *)a->q + (w->head[x] - first_head) * a->q_head + w->i[x] * d_k;
         if (x + FEW <= w->n_rows && w->head[x + FEW - 1] == w->head[x]) {
+            struct ahead next = ahead_of(q + NR * d_k, FEW * d_k, 1); /* the next panel's */
+            look_ahead(&next);
             pack_few_queries(q, d_k, w->width, scale, to);
             x += FEW;
         } else {
