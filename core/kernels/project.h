@@ -120,7 +120,8 @@ static bool lies_in_vectors(const struct mha_projection *p, struct panel_part pa
 }
 
 /* Terms [k, k_end) of all rows; k is a multiple of MHA_BLOCK. The block of the next panel is asked for meanwhile: it comes from
- * the third-level cache or from memory, and the first tile that meets it would wait. */
+ * the third-level cache or from memory, and the first tile that meets it would wait. With two or
+ * three tiles there is too little to do meanwhile. */
 static vec project_vectors(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part, size_t k,
                            size_t k_end) {
     struct project_tile t = {.x_row = p->x_row, .fold = fold_of_projection(p->n_in)};
@@ -135,7 +136,8 @@ static vec project_vectors(const struct mha_projection *p, size_t row, size_t ro
         t.adds = k > 0;
         t.bias = last ? bias : NULL;
         struct row_place at = place_of(p, row);
-        struct ahead ahead = ahead_of(t.b + p->n_in * NR, t.n * NR, (row_end - row) / (size_t)full_rows(part.nv) + 1);
+        const size_t tiles = (row_end - row) / (size_t)full_rows(part.nv) + 1;
+        struct ahead ahead = ahead_of(t.b + p->n_in * NR, tiles > 3 ? t.n * NR : 0, tiles);
         for (size_t r = row; r < row_end;) {
             const int mr = tile_rows(part.nv, row_end - r);
             t.x = x + r * p->x_row + k;
