@@ -221,8 +221,12 @@ static size_t end_of_run(const struct mha_weight_view *w, size_t column, size_t 
 static void multiply_segment(const real *x, size_t n_in, const real *W, size_t stride, size_t n, real *y) {
     real fold_sum[SEGMENT], block_sum[SEGMENT];
     const size_t fold = fold_of_projection(n_in);
-    memset(fold_sum, 0, n * sizeof(real));
     memset(y, 0, n * sizeof(real));
+    if (n_in <= fold) { /* one sum */
+        add_rows(n_in, x, W, stride, n, y);
+        return;
+    }
+    memset(fold_sum, 0, n * sizeof(real));
     for (size_t k = 0; k < n_in; k += MHA_BLOCK) {
         const size_t block_end = n_in - k < MHA_BLOCK ? n_in : k + MHA_BLOCK;
         for (size_t e = k; e < block_end; e += fold) {
@@ -243,9 +247,14 @@ static real project_run(const struct mha_projection *p, const real *x, real *y, 
         multiply_segment(x, p->n_in, W, w->input, n, sum);
     else
         dot_rows(p->n_in, fold_of_projection(p->n_in), x, W, w->column, n, sum);
-    for (size_t c = 0; c < n; c++) {
+    y += offset_of(p, column);
+    for (size_t c = 0, left = p->d - column % p->d; c < n; c++, left--) {
+        if (left == 0) { /* on to the next head */
+            y += p->y_head - p->d;
+            left = p->d;
+        }
         if (bias != NULL) sum[c] += bias[column + c];
-        y[offset_of(p, column + c)] = sum[c];
+        *y++ = sum[c];
         finite += sum[c] * 0;
     }
     return finite;
