@@ -86,7 +86,9 @@ static void write_scores(const struct mha_attention *a, const struct panel *w, s
 
 /* Is every score of the tile finite? */
 static bool scores_are_finite(const struct tile_at *t, const struct panel *w) {
-    vec z[4] = {{0}, {0}, {0}, {0}};
+    vec z[4];
+    KERNEL_UNROLL
+    for (int u = 0; u < 4; u++) z[u] = (vec){0};
     const size_t n = t->n * w->width;
     size_t x = 0;
     for (; x + 4 * VL <= n; x += 4 * VL) {

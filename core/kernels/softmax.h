@@ -49,15 +49,22 @@ KERNEL_INLINE vec weight_of(const real *s, softmax_ref ref, const bool wide) {
 
 /* One vector of columns: S^T becomes P^T in place; returns the sum, in its fixed order. */
 KERNEL_INLINE vec exponentiate(real *s, size_t width, size_t n, softmax_ref ref, const bool wide) {
-    vec sum[4] = {{0}, {0}, {0}, {0}};
+    vec sum[4];
+    KERNEL_UNROLL
+    for (int lane = 0; lane < 4; lane++) sum[lane] = (vec){0};
     size_t j = 0;
     for (; j + 4 <= n; j += 4) {
+        vec p[4];
         KERNEL_UNROLL
         for (int lane = 0; lane < 4; lane++) {
-            real *at = s + (j + (size_t)lane) * width;
-            const vec p = weight_of(at, ref, wide);
-            store(at, p);
-            sum[lane] += p;
+            p[lane] = load(s + (j + (size_t)lane) * width);
+            if (wide) p[lane] = p[lane] - ref.base;
+        }
+        VMF(vm_exp_n)(4, p, ref.magic);
+        KERNEL_UNROLL
+        for (int lane = 0; lane < 4; lane++) {
+            store(s + (j + (size_t)lane) * width, p[lane]);
+            sum[lane] += p[lane];
         }
     }
     for (int lane = 0; lane < 3 && j < n; lane++, j++) {

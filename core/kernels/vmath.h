@@ -60,6 +60,9 @@ typedef int32_t vm_i32 __attribute__((vector_size(VM_BYTES), may_alias));
 /* Everything here is small and must end up in the caller's loop. */
 #define VM_INLINE static inline __attribute__((always_inline, unused))
 
+/* Vectors that vm_exp_n takes at most. */
+enum { VM_EXP_MAX = 4 };
+
 /* Columns of a score tile that vm_max_rows takes: whole vectors. */
 #ifndef VM_COLUMN_VECTORS
 #define VM_COLUMN_VECTORS 3
@@ -72,6 +75,13 @@ typedef int32_t vm_i32 __attribute__((vector_size(VM_BYTES), may_alias));
 #define VM_VECTORIZED __attribute__((noinline, unused))
 #endif
 
+/* Loops over a constant number of vectors, which must stay in registers. */
+#if defined(__clang__)
+#define VM_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define VM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* Keeps a product from being fused into the sum that follows. Through memory, so that it works for any VM_BYTES; not
  * for hot loops. */
 #define VM_PIN(x) __asm__("" : "+m"(x))
@@ -80,20 +90,21 @@ typedef int32_t vm_i32 __attribute__((vector_size(VM_BYTES), may_alias));
 
 /* Coefficients: tests/tools/minimax.py. */
 
-/* e^r for |r| <= ln2/2 (1 + 2^-8). */
-VM_INLINE vm_f64 vm_exp_poly_f64(vm_f64 r) {
-    vm_f64 p = r * 0x1.ad848dc279474p-26 + 0x1.28af0bc1d7ca8p-22;
-    p = p * r + 0x1.71df24649644ep-19;
-    p = p * r + 0x1.a01998602a60bp-16;
-    p = p * r + 0x1.a01a0129c14a4p-13;
-    p = p * r + 0x1.6c16c184c22f9p-10;
-    p = p * r + 0x1.1111111128071p-7;
-    p = p * r + 0x1.55555555505e2p-5;
-    p = p * r + 0x1.55555555554f8p-3;
-    p = p * r + 0x1.000000000000ap-1;
-    p = p * r + 1.0;
-    return p * r + 1.0;
-}
+/* e^r for |r| <= ln2/2 (1 + 2^-8), from the highest power down. */
+static const double vm_exp_poly_f64[] = {
+    0x1.ad848dc279474p-26,
+    0x1.28af0bc1d7ca8p-22,
+    0x1.71df24649644ep-19,
+    0x1.a01998602a60bp-16,
+    0x1.a01a0129c14a4p-13,
+    0x1.6c16c184c22f9p-10,
+    0x1.1111111128071p-7,
+    0x1.55555555505e2p-5,
+    0x1.55555555554f8p-3,
+    0x1.000000000000ap-1,
+    1.0,
+    1.0,
+};
 
 /* tanh(x)/x - 1 for y = x*x, |x| <= 0.7. */
 VM_INLINE vm_f64 vm_tanh_poly_f64(vm_f64 y) {
@@ -147,14 +158,9 @@ VM_INLINE vm_f64 vm_log_poly_f64(vm_f64 z) {
 
 /* ---- float ------------------------------------------------------------------------------------------------------- */
 
-VM_INLINE vm_f32 vm_exp_poly_f32(vm_f32 r) {
-    vm_f32 p = r * 0x1.6a49e4p-10f + 0x1.123b32p-7f;
-    p = p * r + 0x1.5558b6p-5f;
-    p = p * r + 0x1.55549p-3f;
-    p = p * r + 0x1.fffffcp-2f;
-    p = p * r + 1.0f;
-    return p * r + 1.0f;
-}
+static const float vm_exp_poly_f32[] = {
+    0x1.6a49e4p-10f, 0x1.123b32p-7f, 0x1.5558b6p-5f, 0x1.55549p-3f, 0x1.fffffcp-2f, 1.0f, 1.0f,
+};
 
 VM_INLINE vm_f32 vm_tanh_poly_f32(vm_f32 y) {
     vm_f32 p = y * 0x1.f2551cp-10f - 0x1.02972ap-7f;

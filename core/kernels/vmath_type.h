@@ -67,18 +67,39 @@ VM_INLINE int VM(vm_ref_is_wide)(struct VM(vm_ref) ref) {
     return any != 0;
 }
 
-/* exp(x) * 2^-shift for x = S - base (S itself where the base is 0). x*log2e - shift must stay below 2 (it is at most
- * 1/2 for S <= max). The integer N = round(x*log2e) comes out of the addition of `magic` together with the biased
- * exponent N - shift + bias in the low bits; with FMA x - N*ln2_hi is exact. */
+/* x[u] becomes exp(x[u]) * 2^-shift, for x = S - base (S itself where the base is 0) and u < n, a constant. x*log2e - shift must
+ * stay below 2 (it is at most 1/2 for S <= max). The integer N = round(x*log2e) comes out of the addition of `magic` together with
+ * the biased exponent N - shift + bias in the low bits; with FMA x - N*ln2_hi is exact.
+ *
+ * In lock-step: each polynomial is one long chain, and a core that looks ahead for 128 operations sees too few chains at once. */
+VM_INLINE void VM(vm_exp_n)(const int n, VM_V *x, VM_V magic) {
+    enum { terms = sizeof VM(vm_exp_poly) / sizeof VM(vm_exp_poly)[0] };
+    VM_V t[VM_EXP_MAX], r[VM_EXP_MAX];
+    VM_UNROLL
+    for (int u = 0; u < n; u++) {
+        t[u] = x[u] * VM_LOG2E + magic;
+        const VM_V N = t[u] - magic;
+        r[u] = x[u] - N * VM_LN2_HI;
+        r[u] = r[u] - N * VM_LN2_LO;
+    }
+    VM_UNROLL
+    for (int u = 0; u < n; u++) x[u] = r[u] * VM(vm_exp_poly)[0] + VM(vm_exp_poly)[1];
+    VM_UNROLL
+    for (int k = 2; k < terms; k++) {
+        VM_UNROLL
+        for (int u = 0; u < n; u++) x[u] = x[u] * r[u] + VM(vm_exp_poly)[k];
+    }
+    VM_UNROLL
+    for (int u = 0; u < n; u++) {
+        const VM_V scale = (VM_V)((VM_I)t[u] << VM_MANTISSA);
+        const VM_I flush = t[u] < VM_ROUND + 2; /* biased exponent below 2 */
+        x[u] = (VM_V)((VM_I)(x[u] * scale) & ~flush);
+    }
+}
+
 VM_INLINE VM_V VM(vm_exp)(VM_V x, VM_V magic) {
-    const VM_V t = x * VM_LOG2E + magic;
-    const VM_V n = t - magic;
-    VM_V r = x - n * VM_LN2_HI;
-    r = r - n * VM_LN2_LO;
-    const VM_V scale = (VM_V)((VM_I)t << VM_MANTISSA);
-    const VM_V p = VM(vm_exp_poly)(r) * scale;
-    const VM_I flush = t < VM_ROUND + 2; /* biased exponent below 2 */
-    return (VM_V)((VM_I)p & ~flush);
+    VM(vm_exp_n)(1, &x, magic);
+    return x;
 }
 
 /* What sums and contexts relative to `from` are multiplied by to become relative to `to`, a later reference of the same
