@@ -19,11 +19,8 @@
 #include "kernels.h"
 #include "vector.h"
 
-enum {
-    ROWS = 8, /* rows that are read at once */
-    SEGMENT =
-        4096 / sizeof(real), /* columns of a wide matrix that are taken before others: their sums stay in the cache */
-};
+enum { ROWS = 8 };                      /* that are read at once */
+enum { SEGMENT = 4096 / sizeof(real) }; /* columns of a wide matrix taken before others: their sums stay in the cache */
 
 /* ---- lanes along rows -------------------------------------------------------------------------------------------- */
 
@@ -31,7 +28,7 @@ enum {
 KERNEL_INLINE void ask_for(const real *rows, size_t offset, const size_t bytes) {
     const uintptr_t at = (uintptr_t)rows + offset * sizeof(real);
     KERNEL_UNROLL
-    for (size_t line = 0; line < bytes / 64; line++) __builtin_prefetch((const void *)(at + line * 64), 0, 3);
+    for (size_t line = 0; line < bytes / LINE; line++) __builtin_prefetch((const void *)(at + line * LINE), 0, 3);
 }
 
 /* acc[g] += x[i] * (rows g*FEW ... of column i) for i < FEW in order */
