@@ -4,6 +4,7 @@
  */
 #include "peer.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +50,9 @@ static void become_peer(const int in[2], const int out[2], const char *python, c
 bool peer_start(struct peer *peer, const char *python, const char *name, size_t threads) {
     int in[2], out[2];
     *peer = (struct peer){.name = name};
-    if (pipe(in) != 0) return false;
-    if (pipe(out) != 0) return close(in[0]), close(in[1]), false;
+    /* closed on exec: a peer that holds the input of another would keep it alive */
+    if (pipe2(in, O_CLOEXEC) != 0) return false;
+    if (pipe2(out, O_CLOEXEC) != 0) return close(in[0]), close(in[1]), false;
     peer->pid = fork();
     if (peer->pid == 0) become_peer(in, out, python, name, threads);
     close(in[0]), close(out[1]);
