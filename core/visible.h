@@ -93,6 +93,18 @@ static inline bool mha_row_sees(const struct mha_problem *p, size_t b, size_t he
     return false;
 }
 
+/* Does query i of a head see one key and no other? Then *key is it. */
+static inline bool mha_row_sees_only(const struct mha_problem *p, size_t b, size_t head, size_t i, size_t *key) {
+    struct mha_span span = mha_visible_span(p, b, i);
+    size_t seen = 0;
+    for (size_t j = span.begin; j < span.end && seen < 2; j++) {
+        if (mha_mask_hides(p, b, head, i, j)) continue;
+        *key = j;
+        seen++;
+    }
+    return seen == 1;
+}
+
 /* Does any query of any head that reads key/value head g see key j? */
 static inline bool mha_key_is_seen(const struct mha_problem *p, size_t b, size_t g, size_t j) {
     size_t group = p->h / p->h_kv;

@@ -130,7 +130,10 @@ static bool finish_panel(const struct mha_attention *a, struct panel *w, bool ca
         note_contexts(a, w);
     }
     note_sinks(a, w);
-    if (a->context != NULL) write_contexts(a, w);
+    if (a->context != NULL) {
+        give_only_values(a, w);
+        write_contexts(a, w);
+    }
     if (a->result->logsumexp != NULL) write_logsumexp(a, w);
     if (wants_attention(a, w)) finish_map(a, w);
     if (a->result->attention != NULL && a->result->attention_mean) add_to_mean(a, w);

@@ -118,6 +118,51 @@ static void one_row_with_many_keys_and_wide_inputs_agrees_with_113_bits(void **u
     on_every_isa(check_rows_alone);
 }
 
+/* ---- exactly ----------------------------------------------------------------------------------------------------- */
+
+/* Causal without weights: query 0 sees key 0 alone, by a mask query 2 key 1 alone. */
+static void check_only_key(const char *isa) {
+    enum { n = 40, d = 5 };
+    static float x[n * d], v[n * d], output[n * d];
+    static uint8_t mask[n * n];
+    uint64_t state = 7;
+    for (size_t k = 0; k < n * d; k++) {
+        x[k] = (float)(6 * random_unit(&state) - 3);
+        v[k] = (float)(200 * random_unit(&state) - 100);
+    }
+    memset(mask, 1, sizeof mask);
+    mask[2 * n + 0] = mask[2 * n + 2] = 0;
+    const struct mha_problem p = {.dtype = MHA_F32,
+                                  .B = 1,
+                                  .n_q = n,
+                                  .n_k = n,
+                                  .h = 1,
+                                  .h_kv = 1,
+                                  .d_k = d,
+                                  .d_v = d,
+                                  .d_q = d,
+                                  .d_kin = d,
+                                  .d_vin = d,
+                                  .d_out = d,
+                                  .scale = 0.7,
+                                  .causal = true,
+                                  .attn_mask = {.kind = MHA_MASK_BOOL, .data = mask, .dim = {1, 1, n, n}},
+                                  .Q = x,
+                                  .K = x,
+                                  .V = v};
+    struct mha_result r = {.output = output};
+    assert_int_equal(evaluate(&p, &r, NULL), MHA_OK);
+    for (size_t c = 0; c < d; c++)
+        if (output[c] != v[c] || output[2 * d + c] != v[d + c])
+            fail_msg("%s: element %zu is %a and not %a, or %a and not %a", isa, c, output[c], v[c], output[2 * d + c],
+                     v[d + c]);
+}
+
+static void a_row_that_sees_one_key_gets_its_value_to_the_bit(void **unused) {
+    (void)unused;
+    on_every_isa(check_only_key);
+}
+
 /* ---- what is not finite ------------------------------------------------------------------------------------------ */
 
 static void overwrite(enum mha_dtype dtype, const void *tensor, size_t index, double value) {
@@ -201,6 +246,7 @@ int main(void) {
         cmocka_unit_test(several_tiles_and_panels_agree_with_113_bits),
         cmocka_unit_test(several_blocks_of_a_product_agree_with_113_bits),
         cmocka_unit_test(one_row_with_many_keys_and_wide_inputs_agrees_with_113_bits),
+        cmocka_unit_test(a_row_that_sees_one_key_gets_its_value_to_the_bit),
         cmocka_unit_test(what_is_not_finite_is_named_as_the_reference_names_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
