@@ -596,20 +596,23 @@ static void plan_rounds(const struct mha_problem *p, size_t head_bytes, size_t s
     plan->samples = bytes == 0 ? larger(p->B, 1) : smaller(larger(GROUP_BYTES / bytes, 1), larger(p->B, 1));
 }
 
-/* Has the tensor a weight that came with the problem and is read by few rows only? */
-static bool is_raw(const struct mha_problem *p, enum mha_tensor tensor) {
+/* The weight that came with the problem, or NULL. */
+static const void *inline_weight(const struct mha_problem *p, enum mha_tensor tensor) {
     const struct mha_weights *w = &p->weights;
     const void *const weights[TENSORS] = {w->W_q, w->W_k, w->W_v, w->W_o};
+    return p->layer == NULL ? weights[tensor] : NULL;
+}
+
+/* Is it read by few rows only? */
+static bool is_raw(const struct mha_problem *p, enum mha_tensor tensor) {
     const bool of_queries = tensor == T_Q || tensor == T_O;
-    return p->layer == NULL && weights[tensor] != NULL && p->B * (of_queries ? p->n_q : p->n_k) <= MHA_RAW_ROWS;
+    return inline_weight(p, tensor) != NULL && p->B * (of_queries ? p->n_q : p->n_k) <= MHA_RAW_ROWS;
 }
 
 static bool plan_packed(const struct mha_problem *p, const struct mha_kernels *k, struct fused_plan *plan) {
-    const struct mha_weights *w = &p->weights;
-    const bool wanted[TENSORS] = {plan->needs.proj_Q && w->W_q != NULL, plan->needs.proj_K && w->W_k != NULL,
-                                  plan->needs.proj_V && w->W_v != NULL, plan->needs.output && w->W_o != NULL};
+    const bool wanted[TENSORS] = {plan->needs.proj_Q, plan->needs.proj_K, plan->needs.proj_V, plan->needs.output};
     for (int t = 0; t < TENSORS; t++) {
-        if (!wanted[t] || p->layer != NULL || is_raw(p, (enum mha_tensor)t)) continue;
+        if (!wanted[t] || inline_weight(p, (enum mha_tensor)t) == NULL || is_raw(p, (enum mha_tensor)t)) continue;
         const struct mha_weight_view v = mha_view_of_weight(p, (enum mha_tensor)t);
         if (!product_of(ceil_div(v.heads * v.d, k->nr), k->nr, v.n_in, mha_dtype_size(p->dtype), &plan->packed[t]))
             return false;
@@ -678,12 +681,11 @@ static char *carve(char **at, size_t bytes) {
 
 static void find_weights(const struct mha_problem *p, struct fused *f, char **at) {
     const struct mha_weights *w = &p->weights;
-    const void *const weights[TENSORS] = {w->W_q, w->W_k, w->W_v, w->W_o};
     const void *const biases[TENSORS] = {w->b_q, w->b_k, w->b_v, w->b_o};
     for (int t = 0; t < TENSORS; t++) {
         f->pack_to[t] = carve(at, f->plan.packed[t]);
         f->weight[t] = p->layer != NULL ? mha_layer_packed(p->layer, (enum mha_tensor)t) : f->pack_to[t];
-        if (p->layer == NULL && f->weight[t] == NULL && weights[t] != NULL)
+        if (f->weight[t] == NULL && inline_weight(p, (enum mha_tensor)t) != NULL)
             f->weight[t] = f; /* of no input, or raw: never read */
         if (is_raw(p, (enum mha_tensor)t)) f->raw[t] = mha_view_of_weight(p, (enum mha_tensor)t);
         f->bias[t] = p->layer != NULL ? mha_layer_bias(p->layer, (enum mha_tensor)t) : biases[t];

@@ -49,6 +49,11 @@ static void note_sinks(const struct mha_attention *a, const struct panel *w) {
 
 /* ---- a panel ----------------------------------------------------------------------------------------------------- */
 
+/* Calls of a micro-kernel for n rows. */
+static size_t tiles_of(const struct panel *w, size_t n) {
+    return (n + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv);
+}
+
 /* Asks for rows [key, key + n) of K' or V', in `calls` calls; the panels of a task each for their part. */
 static void ask_for_rows(const struct mha_attention *a, struct panel *w, struct mha_rows rows, size_t d, size_t key,
                          size_t n, size_t calls) {
@@ -67,8 +72,8 @@ static size_t keys_of_next(const struct tile_at *t, const struct panel *w) {
  * are packed already). */
 static void ahead_of_scores(const struct tile_at *t, struct panel *w) {
     const struct mha_problem *p = t->a->problem;
-    const size_t tiles = (t->n + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv);
-    const size_t calls = larger_of(tiles * ((p->d_k + MHA_BLOCK - 1) / MHA_BLOCK), 1), next = keys_of_next(t, w);
+    const size_t blocks = (p->d_k + MHA_BLOCK - 1) / MHA_BLOCK, next = keys_of_next(t, w);
+    const size_t calls = larger_of(tiles_of(w, t->n) * blocks, 1);
     if (w->parts > 1 && next > 0)
         ask_for_rows(t->a, w, t->a->k, p->d_k, t->tile_key + MHA_KEY_TILE, next, calls);
     else if (w->parts == 1 && t->a->context != NULL && t->n > 0)
@@ -78,7 +83,7 @@ static void ahead_of_scores(const struct tile_at *t, struct panel *w) {
 /* While contexts are computed: a single panel asks for the keys of the next tile, several for its values. */
 static void ahead_of_context(const struct tile_at *t, struct panel *w) {
     const struct mha_problem *p = t->a->problem;
-    const size_t calls = (p->d_v + (size_t)full_rows(w->nv) - 1) / (size_t)full_rows(w->nv), next = keys_of_next(t, w);
+    const size_t calls = tiles_of(w, p->d_v), next = keys_of_next(t, w);
     if (next == 0) return;
     if (w->parts > 1)
         ask_for_rows(t->a, w, t->a->v, p->d_v, t->tile_key + MHA_KEY_TILE, next, calls);
@@ -113,27 +118,30 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     else
         softmax_tile(&t, w, alpha);
     if (wants_attention(a, w)) keep_weights(&t, w);
-    if (a->context != NULL) ahead_of_context(&t, w);
-    if (a->context != NULL) context_tile(&t, w, alpha);
-    if (a->context != NULL && (tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
+    if (a->context == NULL) return;
+    ahead_of_context(&t, w);
+    context_tile(&t, w, alpha);
+    if ((tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
+}
+
+/* False: not finite, and not done carefully yet. */
+static bool finish_contexts(const struct mha_attention *a, struct panel *w, bool careful) {
+    ask_for_contexts(a, w);
+    end_all_rounds(a, w);
+    if (!divide_contexts(a, w)) {
+        if (!careful) return false;
+        note_contexts(a, w);
+    }
+    give_only_values(a, w);
+    write_contexts(a, w);
+    return true;
 }
 
 /* Returns false where the panel has to be done again, carefully. */
 static bool finish_panel(const struct mha_attention *a, struct panel *w, bool careful) {
     for (size_t x = 0; x < w->lanes; x++) w->l[x] += w->l_low[x];
-    if (a->context != NULL) {
-        ask_for_contexts(a, w);
-        end_all_rounds(a, w);
-    }
-    if (a->context != NULL && !divide_contexts(a, w)) {
-        if (!careful) return false;
-        note_contexts(a, w);
-    }
+    if (a->context != NULL && !finish_contexts(a, w, careful)) return false;
     note_sinks(a, w);
-    if (a->context != NULL) {
-        give_only_values(a, w);
-        write_contexts(a, w);
-    }
     if (a->result->logsumexp != NULL) write_logsumexp(a, w);
     if (wants_attention(a, w)) finish_map(a, w);
     if (a->result->attention != NULL && a->result->attention_mean) add_to_mean(a, w);

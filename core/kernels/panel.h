@@ -223,7 +223,7 @@ static void note(const struct mha_attention *a, const struct panel *w, size_t x,
     a->note(a->note_arg, (struct mha_failure){stage, rank, {a->b, w->head[x], w->i[x], last}});
 }
 
-/* ---- rows of keys and values ------------------------------------------------------------------ */
+/* ---- rows of keys and values ------------------------------------------------------------------------------------- */
 
 /* Rows of K' or V' from `key` on that lie one after the other: at most n; *run says how many. */
 static const real *rows_from(const struct mha_attention *a, struct mha_rows rows, size_t d, size_t key, size_t n,

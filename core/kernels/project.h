@@ -93,6 +93,19 @@ KERNEL_INLINE real *next_place(const struct mha_projection *p, struct row_place 
     return y;
 }
 
+/* Columns [begin, end) of all heads*d; none where end <= begin. */
+struct columns {
+    size_t begin, end;
+};
+
+/* Those of panels [panel, panel_end) whose heads are wanted. */
+static struct columns wanted_columns(const struct mha_projection *p, size_t panel, size_t panel_end) {
+    struct columns c = {panel * NR, panel_end * NR};
+    if (c.begin < p->head_begin * p->d) c.begin = p->head_begin * p->d;
+    if (c.end > p->head_end * p->d) c.end = p->head_end * p->d;
+    return c;
+}
+
 /* The part of a panel that is wanted: columns [begin, end) of all heads*d, nv vectors from `first` on. */
 struct panel_part {
     size_t first, begin, end;
@@ -100,9 +113,8 @@ struct panel_part {
 };
 
 static struct panel_part part_of(const struct mha_projection *p, size_t panel) {
-    struct panel_part part = {.first = panel * NR, .begin = p->head_begin * p->d, .end = p->head_end * p->d};
-    if (part.begin < part.first) part.begin = part.first;
-    if (part.end > part.first + NR) part.end = part.first + NR;
+    const struct columns wanted = wanted_columns(p, panel, panel + 1);
+    struct panel_part part = {.first = panel * NR, .begin = wanted.begin, .end = wanted.end};
     part.nv = part.end > part.first ? (int)((part.end - part.first + VL - 1) / VL) : 0;
     return part;
 }
@@ -120,8 +132,8 @@ static bool lies_in_vectors(const struct mha_projection *p, struct panel_part pa
 }
 
 /* Terms [k, k_end) of all rows; k is a multiple of MHA_BLOCK. The block of the next panel is asked for meanwhile: it comes from
- * the third-level cache or from memory, and the first tile that meets it would wait. With two or
- * three tiles there is too little to do meanwhile. */
+ * the third-level cache or from memory, and the first tile that meets it would wait. With two or three tiles there is too little
+ * to do meanwhile. */
 static vec project_vectors(const struct mha_projection *p, size_t row, size_t row_end, struct panel_part part, size_t k,
                            size_t k_end) {
     struct project_tile t = {.x_row = p->x_row, .fold = fold_of_projection(p->n_in)};
@@ -193,15 +205,13 @@ static vec project_scattered(const struct mha_projection *p, size_t row, size_t 
 /* No weight: the columns of the panels as they are. */
 static bool project_identity(const struct mha_projection *p, size_t row, size_t row_end, size_t panel,
                              size_t panel_end) {
-    size_t begin = panel * NR, end = panel_end * NR;
-    if (begin < p->head_begin * p->d) begin = p->head_begin * p->d;
-    if (end > p->head_end * p->d) end = p->head_end * p->d;
+    const struct columns wanted = wanted_columns(p, panel, panel_end);
     real finite = 0;
     struct row_place at = place_of(p, row);
     for (size_t r = row; r < row_end; r++) {
         const real *x = (const real *)p->x + r * p->x_row, *bias = p->bias;
         real *y = next_place(p, &at);
-        for (size_t c = begin; c < end; c++) {
+        for (size_t c = wanted.begin; c < wanted.end; c++) {
             const real sum = bias == NULL ? x[c] : x[c] + bias[c];
             y[offset_of(p, c)] = sum;
             finite += sum * 0;
@@ -262,16 +272,14 @@ static real project_run(const struct mha_projection *p, const real *x, real *y, 
 
 /* Few rows, a weight as it came. */
 static bool project_raw(const struct mha_projection *p, size_t row, size_t row_end, size_t panel, size_t panel_end) {
-    size_t begin = panel * NR, end = panel_end * NR;
-    if (begin < p->head_begin * p->d) begin = p->head_begin * p->d;
-    if (end > p->head_end * p->d) end = p->head_end * p->d;
+    const struct columns wanted = wanted_columns(p, panel, panel_end);
     struct row_place at = place_of(p, row);
     real finite = 0;
     for (size_t r = row; r < row_end; r++) {
         const real *x = (const real *)p->x + r * p->x_row;
         real *y = next_place(p, &at);
-        for (size_t c = begin; c < end;) {
-            size_t stop = end_of_run(p->raw, c, end);
+        for (size_t c = wanted.begin; c < wanted.end;) {
+            size_t stop = end_of_run(p->raw, c, wanted.end);
             if (stop - c > SEGMENT) stop = c + SEGMENT;
             finite += project_run(p, x, y, c, stop);
             c = stop;

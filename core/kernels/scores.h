@@ -187,7 +187,7 @@ static void add_mask(const struct tile_at *t, const struct panel *w) {
     if (any_lane(finite)) note_scores(t, w); /* what is hidden is not visible, and does not count there */
 }
 
-/* A row alone takes its scores apart into lanes for this: masks are rare where it is, and few scores. */
+/* A row alone spreads its scores over lanes for the masks, which are rare where it is, and gathers them again. */
 static void spread_scores(const struct tile_at *t, struct panel *w) {
     w->width = w->lanes;
     for (size_t j = t->n; j-- > 0;) {

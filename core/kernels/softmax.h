@@ -94,7 +94,7 @@ KERNEL_INLINE void add_to_l(struct panel *w, int x, vec shrink, vec sum) {
     store(w->l_low + x, load(w->l_low + x) * shrink + lost);
 }
 
-/* The same for a row alone, lanes along keys. */
+/* softmax_tile for a row alone: lanes along keys. */
 static void softmax_alone(const struct tile_at *t, struct panel *w, real *alpha) {
     real *s = t->s, sum[4] = {0}, max = w->max[0];
     for (size_t j = t->n; j % VL != 0; j++) s[j] = -(real)__builtin_inf();

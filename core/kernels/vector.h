@@ -72,12 +72,11 @@ enum {
 
 #define KERNEL_INLINE static inline __attribute__((always_inline))
 
+#define KERNEL_UNROLL VM_UNROLL
 #if defined(__clang__)
-#define KERNEL_UNROLL _Pragma("clang loop unroll(full)")
-#define KERNEL_STEPS  _Pragma("clang loop unroll_count(4)")
+#define KERNEL_STEPS _Pragma("clang loop unroll_count(4)")
 #else
-#define KERNEL_UNROLL _Pragma("GCC unroll 16")
-#define KERNEL_STEPS  _Pragma("GCC unroll 4")
+#define KERNEL_STEPS _Pragma("GCC unroll 4")
 #endif
 
 /* Keeps a product apart from the sum that follows, so that only one contraction is possible. */
