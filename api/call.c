@@ -337,6 +337,11 @@ static void begin_answer(struct api_call *call) {
         response_json_begin(&call->json, &call->job.response);
 }
 
+size_t api_call_length(const struct api_call *call) {
+    bool known = call->out == API_SAFETENSORS && !call->put && call->computed && !api_call_failed(call);
+    return known ? response_safetensors_bytes(&call->safetensors) : SIZE_MAX;
+}
+
 size_t api_call_read(struct api_call *call, char *out, size_t max) {
     if (!call->answering) begin_answer(call);
     if (call->text_length) return read_text(call->text, call->text_length, &call->text_at, out, max);

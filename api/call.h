@@ -9,7 +9,7 @@
  *   api_call_end       the body is complete: validate, plan, take the memory for workspace and results (or latch an error)
  *   api_call_run       the run to compute, NULL when the answer already stands; the server chooses where it runs
  *   api_call_computed  after the run ended (or was cancelled)
- *   api_call_status, api_call_header, api_call_read ...   the answer, generated block by block
+ *   api_call_status, api_call_length, api_call_read ...    the answer, generated block by block
  *   api_call_close     gives everything back
  * A call belongs to one thread at a time.
  */
@@ -58,8 +58,11 @@ void api_call_computed(struct api_call *call);
 
 int api_call_status(const struct api_call *call); /* 200, 201 (a new layer), 422 ... */
 const char *api_call_content_type(const struct api_call *call);
-/* The next bytes of the answer; 0 = end. request_id goes into problems. max >= 4096. */
+/* Goes into problems; before api_call_read. */
 void api_call_request_id(struct api_call *call, const char *id);
+/* Bytes of the whole answer, SIZE_MAX where only writing it tells. */
+size_t api_call_length(const struct api_call *call);
+/* The next bytes of the answer; 0 = end. max >= 4096, or what is left of a known length. */
 size_t api_call_read(struct api_call *call, char *out, size_t max);
 /* "B=2 n_q=5 n_kv=5 h=8 d_k=64 ... float64": for the log, never numbers of tensors. */
 size_t api_call_summary(const struct api_call *call, char *out, size_t max);

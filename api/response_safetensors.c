@@ -40,6 +40,10 @@ bool response_safetensors_begin(struct response_safetensors *writer, const struc
     return writer->header != NULL; /* names are not looked at after this */
 }
 
+size_t response_safetensors_bytes(const struct response_safetensors *writer) {
+    return writer->header_bytes + (writer->count ? writer->tensors[writer->count - 1].end : 0);
+}
+
 size_t response_safetensors_read(struct response_safetensors *writer, char *out, size_t max) {
     size_t at = 0;
     while (at < max && writer->next <= writer->count) {

@@ -24,6 +24,8 @@ struct response_safetensors {
 
 /* False: no memory. The response must live as long as the writer. */
 bool response_safetensors_begin(struct response_safetensors *writer, const struct response *response);
+/* Of the whole file. */
+size_t response_safetensors_bytes(const struct response_safetensors *writer);
 /* The next bytes; 0 = the end. */
 size_t response_safetensors_read(struct response_safetensors *writer, char *out, size_t max);
 void response_safetensors_end(struct response_safetensors *writer);

@@ -128,8 +128,8 @@ static double integer_at(enum st_dtype dtype, const unsigned char *from, size_t 
     }
 }
 
-/* `count` whole elements to the sink. */
-static void pour(struct sink *sink, enum st_dtype dtype, const unsigned char *from, size_t count) {
+/* `count` whole elements to where the sink goes on. */
+static void put_elements(struct sink *sink, enum st_dtype dtype, const unsigned char *from, size_t count) {
     size_t size = st_dtype_bits(dtype) / 8;
     switch (sink->mode) {
     case MODE_COPY:
@@ -153,6 +153,14 @@ static void pour(struct sink *sink, enum st_dtype dtype, const unsigned char *fr
     default:
         break;
     }
+}
+
+/* Looks at them too while they are in the cache; where something is not finite, tensor_convert finds the place. */
+static void pour(struct sink *sink, enum st_dtype dtype, const unsigned char *from, size_t count) {
+    unsigned char *first = sink->to;
+    put_elements(sink, dtype, from, count);
+    if (sink->tensor && sink->tensor->finite)
+        sink->tensor->finite = tensor_all_finite(sink->tensor->type, first, count);
 }
 
 /* ---- the sinks of a request -------------------------------------------------------------------------------------- */
@@ -192,6 +200,7 @@ static bool allocate(struct request *request, struct sink *sink, const char *nam
     tensor->grow.size = bytes;
     mem_grow_trim(&tensor->grow);
     tensor->data = tensor->grow.data;
+    tensor->finite = true;
     sink->to = tensor->data;
     return true;
 }

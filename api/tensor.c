@@ -138,7 +138,7 @@ static size_t fine_blocks(enum tensor_type type, const char *data, size_t count,
     return b * SCAN_BLOCK / size;
 }
 
-/* The first element that may not be there, or count. Inlined per type, so that the loop has no switch in it. */
+/* first_non_finite, inlined per type, so that the loop has no switch in it. */
 static inline __attribute__((always_inline)) size_t scan_type(enum tensor_type type, const char *data, size_t count,
                                                               double largest, bool minus_infinity_allowed) {
     size_t i = 0;
@@ -152,21 +152,37 @@ static inline __attribute__((always_inline)) size_t scan_type(enum tensor_type t
     return count;
 }
 
-static size_t first_non_finite(const struct tensor *tensor, enum mha_dtype dtype, bool minus_infinity_allowed) {
-    /* The largest double that rounds to a finite float32 lies below FLT_MAX and half a unit more. */
-    double largest = dtype == MHA_F64 ? 0x1.fffffffffffffp1023 : 0x1.fffffefffffffp127;
-    switch (tensor->type) {
+/* The largest double that may become a `dtype`: one that rounds to a finite float32 lies below FLT_MAX and half a unit more. */
+static double largest_of(enum mha_dtype dtype) {
+    return dtype == MHA_F64 ? 0x1.fffffffffffffp1023 : 0x1.fffffefffffffp127;
+}
+
+/* The first element that may not be there, or count. */
+static size_t first_non_finite(enum tensor_type type, const void *data, size_t count, double largest,
+                               bool minus_infinity_allowed) {
+    switch (type) {
     case TENSOR_F64:
-        return scan_type(TENSOR_F64, tensor->data, tensor->count, largest, minus_infinity_allowed);
+        return scan_type(TENSOR_F64, data, count, largest, minus_infinity_allowed);
     case TENSOR_F32:
-        return scan_type(TENSOR_F32, tensor->data, tensor->count, largest, minus_infinity_allowed);
+        return scan_type(TENSOR_F32, data, count, largest, minus_infinity_allowed);
     case TENSOR_F16:
-        return scan_type(TENSOR_F16, tensor->data, tensor->count, largest, minus_infinity_allowed);
+        return scan_type(TENSOR_F16, data, count, largest, minus_infinity_allowed);
     case TENSOR_BF16:
-        return scan_type(TENSOR_BF16, tensor->data, tensor->count, largest, minus_infinity_allowed);
+        return scan_type(TENSOR_BF16, data, count, largest, minus_infinity_allowed);
     default:
-        return tensor->count;
+        return count;
     }
+}
+
+bool tensor_all_finite(enum tensor_type type, const void *data, size_t count) {
+    return first_non_finite(type, data, count, largest_of(MHA_F64), false) == count;
+}
+
+/* Whether the elements are known to fit: they came as text, which was read into this type or a smaller one, or were all looked
+ * at, and do not get narrower. */
+static bool known_to_fit(const struct tensor *tensor, enum mha_dtype dtype) {
+    if (tensor->from_text) return dtype == MHA_F64;
+    return tensor->finite && tensor_type_size(tensor->type) <= mha_dtype_size(dtype);
 }
 
 static inline __attribute__((always_inline)) void convert_type(enum tensor_type type, enum mha_dtype dtype,
@@ -229,8 +245,9 @@ bool tensor_convert(struct tensor *tensor, const char *name, enum mha_dtype dtyp
     if (tensor->type == want && tensor->from_text) return true;
     if (tensor->text && want == TENSOR_F32 && tensor->type == TENSOR_F64) return convert_ties(tensor, name, problem);
 
-    if (!tensor->from_text || want == TENSOR_F32) {
-        size_t bad = first_non_finite(tensor, dtype, minus_infinity_allowed);
+    if (!known_to_fit(tensor, dtype)) {
+        size_t bad =
+            first_non_finite(tensor->type, tensor->data, tensor->count, largest_of(dtype), minus_infinity_allowed);
         if (bad < tensor->count)
             return non_finite(tensor, name, dtype, bad, isfinite(load(tensor->type, tensor->data, bad)), problem);
     }

@@ -30,6 +30,7 @@ struct tensor {
     bool given;            /* the field occurred and was not null */
     bool null;             /* the field occurred as null */
     bool from_text;        /* elements came as JSON numbers: finite, but for null = -infinity where accepted */
+    bool finite;           /* every element was looked at as it came, and is finite */
     enum tensor_type type; /* of the elements in `data` now */
     size_t rank;           /* 0: a bare number (key_lengths) */
     size_t dim[TENSOR_RANK_MAX];
@@ -40,6 +41,9 @@ struct tensor {
     struct mem_grow ties; /* see tensor_text.h */
     struct tensor_text *text; /* kept only when there are ties */
 };
+
+/* No NaN and no infinity among `count` elements; data need not be aligned. */
+bool tensor_all_finite(enum tensor_type type, const void *data, size_t count);
 
 /* Makes the elements `dtype`, in place where the tensor owns them, else in new memory of the arena. Booleans stay. Says
  * PROBLEM_NON_FINITE_INPUT for NaN and infinities (but -infinity when minus_infinity_allowed: it hides in attn_mask) and for

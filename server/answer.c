@@ -12,9 +12,15 @@
 #include "service.h"
 #include "text.h"
 
+#define CHUNK_BYTES      32768 /* asked for at once while an answer of unknown length is sent */
+#define EARNING_BYTES    32768 /* what gives a client another second */
+#define TEXT_OF(number)  TEXT_OF_(number)
+#define TEXT_OF_(digits) #digits
+
 /* ---- headers ----------------------------------------------------------------------------------------------------- */
 
-static void add_timing(struct MHD_Response *response, const struct request *request, bool streamed) {
+/* `later`: whether and how much of the answer is written while it is sent. */
+static void add_timing(struct MHD_Response *response, const struct request *request, const char *later) {
     char buffer[256];
     struct text out = text_in(buffer, sizeof buffer);
     text_add(&out, "read;dur=");
@@ -29,7 +35,7 @@ static void add_timing(struct MHD_Response *response, const struct request *requ
     }
     text_add(&out, ", write;dur=");
     text_ms(&out, request->write_ns);
-    if (streamed) text_format(&out, ";desc=\"first %d bytes, the rest is written while it is sent\"", SCRATCH_BYTES);
+    if (later) text_format(&out, ";desc=\"%s\"", later);
     MHD_add_response_header(response, "Server-Timing", buffer);
 }
 
@@ -152,8 +158,19 @@ static size_t format(struct request *request, char *out, size_t size, bool *last
     return filled;
 }
 
+/* The client has taken all before these bytes: a second more for every EARNING_BYTES of them, but never more than
+ * --write-timeout from now. */
+static void earn(struct request *request, size_t size) {
+    struct service *service = request->conn->service;
+    uint64_t earned = request->conn->deadline.at + size * (NS_PER_SECOND / EARNING_BYTES);
+    uint64_t most = clock_now() + service->config->write_timeout;
+    conn_arm(request->conn, earned < most ? earned : most);
+    request->bytes_out += size;
+    service->progress++;
+}
+
 /* MHD_ContentReaderCallback: hands out the stash and fills it anew. */
-static ssize_t next_block(void *context, uint64_t position, char *out, size_t max) {
+static ssize_t next_of_stash(void *context, uint64_t position, char *out, size_t max) {
     struct request *request = context;
     (void)position;
     if (request->stash_sent == request->stash_size) {
@@ -166,47 +183,71 @@ static ssize_t next_block(void *context, uint64_t position, char *out, size_t ma
     if (size > max) size = max;
     memcpy(out, request->stash + request->stash_sent, size);
     request->stash_sent += size;
-    request->bytes_out += size;
-    request->conn->service->progress++;
-    /* A second more for every 32 KiB that it has taken, but never more than --write-timeout from now. */
-    uint64_t earned = request->conn->deadline.at + size * (NS_PER_SECOND / STASH_BYTES);
-    uint64_t most = clock_now() + request->conn->service->config->write_timeout;
-    conn_arm(request->conn, earned < most ? earned : most);
+    earn(request, size);
     return (ssize_t)size;
 }
 
-static struct MHD_Response *streamed_response(struct request *request, const char *content_type, size_t first) {
-    struct service *service = request->conn->service;
-    if (!mem_charge(&service->budget, SCRATCH_BYTES)) return NULL;
-    request->stash = malloc(SCRATCH_BYTES);
-    if (!request->stash) {
-        mem_uncharge(&service->budget, SCRATCH_BYTES);
-        return NULL;
-    }
-    memcpy(request->stash, service->scratch, first);
+/* MHD_ContentReaderCallback of an answer whose length is known: straight into libmicrohttpd's block. */
+static ssize_t next_block(void *context, uint64_t position, char *out, size_t max) {
+    struct request *request = context;
+    (void)position;
+    uint64_t begun = clock_now();
+    size_t size = api_call_read(request->call, out, max);
+    request->write_ns += clock_now() - begun;
+    if (size == 0) return MHD_CONTENT_READER_END_WITH_ERROR; /* the length was wrong: a fault of ours */
+    earn(request, size);
+    return (ssize_t)size;
+}
+
+/* The block or the stash of a streamed answer; given back by handler_completed. */
+static bool charge_block(struct request *request) {
+    if (!mem_charge(&request->conn->service->budget, SCRATCH_BYTES)) return false;
+    request->block_charged = SCRATCH_BYTES;
+    return true;
+}
+
+/* The first `first` bytes are in scratch. Its length is known only at the end. */
+static struct MHD_Response *chunked_response(struct request *request, size_t first) {
+    request->stash = charge_block(request) ? malloc(SCRATCH_BYTES) : NULL;
+    if (!request->stash) return NULL;
+    memcpy(request->stash, request->conn->service->scratch, first);
     request->stash_size = first;
-    struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STASH_BYTES, next_block, request, NULL);
+    return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, CHUNK_BYTES, next_of_stash, request, NULL);
+}
+
+static struct MHD_Response *sized_response(struct request *request, size_t length) {
+    if (!charge_block(request)) return NULL;
+    return MHD_create_response_from_callback(length, SCRATCH_BYTES, next_block, request, NULL);
+}
+
+/* What is small is copied whole; *later says what the rest of a larger one waits for. */
+static struct MHD_Response *call_response(struct request *request, const char *content_type, const char **later) {
+    struct service *service = request->conn->service;
+    struct MHD_Response *response;
+    size_t length = api_call_length(request->call);
+    bool last;
+    if (length != SIZE_MAX && length > SCRATCH_BYTES) {
+        *later = "it is written while it is sent";
+        response = sized_response(request, length);
+    } else {
+        size_t size = format(request, service->scratch, SCRATCH_BYTES, &last);
+        if (last) return small_response(request, content_type, service->scratch, size);
+        *later = "first " TEXT_OF(SCRATCH_BYTES) " bytes, the rest is written while it is sent";
+        response = chunked_response(request, size);
+    }
     if (response) MHD_add_response_header(response, "Content-Type", content_type);
     return response;
 }
 
 enum MHD_Result answer_call(struct request *request) {
-    struct service *service = request->conn->service;
-    struct MHD_Response *response;
-    bool last;
+    const char *later = NULL;
     api_call_request_id(request->call, request->id);
     int status = api_call_status(request->call);
-    const char *content_type = api_call_content_type(request->call);
-    size_t size = format(request, service->scratch, SCRATCH_BYTES, &last);
-    if (last)
-        response = small_response(request, content_type, service->scratch, size);
-    else
-        response = streamed_response(request, content_type, size);
+    struct MHD_Response *response = call_response(request, api_call_content_type(request->call), &later);
     if (!response) {
         problem_set(&request->problem, PROBLEM_MEMORY_BUSY, "", "Other requests hold the memory that the answer needs");
         return answer_problem(request);
     }
-    add_timing(response, request, !last);
+    add_timing(response, request, later);
     return queue(request, status, response);
 }

@@ -641,7 +641,7 @@ void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, e
     drop_call(request);
     if (request->kept && !request->answered_at && !request->kept->borrowed) free(request->kept->body);
     free(request->kept);
-    if (request->stash) mem_uncharge(&service->budget, SCRATCH_BYTES);
+    mem_uncharge(&service->budget, request->block_charged);
     free(request->stash);
     shelf_give(service, request);
     *slot = NULL;

@@ -23,6 +23,7 @@ static const char from_plain[] = "plain", from_secure[] = "secure", from_runs[] 
 
 #define EVENTS_AT_ONCE 64
 #define ACCEPT_PAUSE   (100 * NS_PER_MS)
+#define RUN_AT_ONCE    (NS_PER_MS / 2)
 #define QUIET          NS_PER_SECOND /* without an event: time to give back the mappings that wait for the next request */
 /* libmicrohttpd 0.9.75 asks to be called again at once, and does nothing, for as long as a connection has filled its memory with
  * the beginning of a line (a chunk's size of 32 KiB). After so many turns in vain it gets its turns at this pace instead, until
@@ -166,13 +167,17 @@ static bool wants_turn(struct MHD_Daemon *daemon) {
     return daemon && MHD_get_timeout(daemon, &ms) == MHD_YES && ms == 0;
 }
 
+static bool wants_turns(const struct service *service) {
+    return wants_turn(service->plain) || wants_turn(service->secure);
+}
+
 static bool keeps_mappings(const struct service *service) {
     return atomic_load_explicit(&service->budget.mappings.held, memory_order_relaxed) > 0;
 }
 
 /* Milliseconds until something falls due, rounded up; -1: nothing does. */
 static int time_to_wait(struct service *service, const struct turn *turn, uint64_t now) {
-    bool again = wants_turn(service->plain) || wants_turn(service->secure);
+    bool again = wants_turns(service);
     if (again && turn->vain < VAIN_TURNS) return 0;
     const struct deadline *first = deadline_first(&service->conns.deadlines);
     uint64_t due = first ? first->at : UINT64_MAX;
@@ -227,9 +232,23 @@ static void take_deadlines(struct service *service, uint64_t now) {
     }
 }
 
-static void run_daemons(struct service *service) {
+static void run_once(struct service *service) {
     MHD_run(service->plain);
     if (service->secure) MHD_run(service->secure);
+}
+
+/* libmicrohttpd takes one piece of a body, or sends one block of an answer, each time it is called. As long as that goes on it is
+ * called again without a turn of ours in between, but not for longer than anybody else should wait. */
+static void run_daemons(struct service *service) {
+    uint64_t seen = service->progress, until = 0, now;
+    run_once(service);
+    while (service->progress != seen && wants_turns(service)) {
+        now = clock_now();
+        if (until == 0) until = now + RUN_AT_ONCE;
+        if (now >= until) return;
+        seen = service->progress;
+        run_once(service);
+    }
 }
 
 static bool take_turn(struct service *service, struct turn *turn) {

@@ -57,8 +57,7 @@ enum phase {
     PHASE_ANSWERING,
 };
 
-#define ID_MAX      128 /* of X-Request-Id */
-#define STASH_BYTES 32768
+#define ID_MAX 128 /* of X-Request-Id */
 
 struct request {
     struct conn *conn;
@@ -89,8 +88,9 @@ struct request {
     int status;
     /* ns, monotonic: request line, end of header, end of body, start and end of the run, answer queued */
     uint64_t begun, head_at, read_at, run_at, computed_at, answered_at;
-    uint64_t write_ns; /* spent writing the answer's text */
-    char *stash;       /* STASH_BYTES of a streamed answer */
+    uint64_t write_ns;    /* spent writing the answer's text */
+    size_t block_charged; /* for the block in which an answer is streamed */
+    char *stash;          /* that block, SCRATCH_BYTES, of an answer of unknown length */
     size_t stash_size, stash_sent;
     bool stash_last;
 
