@@ -8,7 +8,9 @@
  * of the mean in a slice. The client is a bare socket that reads without parsing, the same for all. The answers of all
  * contenders are compared once before anything is timed. Exit status 1 if they differ, or (BENCH_STRICT=1) a target is missed.
  *
- * Bare compute is mha_run_here or a pool of the server's size, whichever the server would take.
+ * Bare compute is mha_run_here or a pool of the server's size, whichever the server would take. "The bytes alone" is what no server
+ * can do without: a process that reads the same safetensors request and writes an answer as long, with blocking calls of a MiB and
+ * nothing else.
  */
 #include <arpa/inet.h>
 #include <cjson/cJSON.h>
@@ -296,6 +298,55 @@ static void slice_of_bare(struct bare *bare, int round) {
     bare->cpu_times[round] = (read_clock(CLOCK_PROCESS_CPUTIME_ID) - cpu) / (double)count;
 }
 
+/* Reads requests of `in` bytes and answers `head` and `out` bytes, until the client closes. */
+static void move_bytes(int fd, size_t in, const char *head, size_t out) {
+    const size_t piece = (size_t)1 << 20;
+    size_t head_size = strlen(head);
+    char *data = calloc(1, (in > out ? in : out) + piece);
+    for (;;) {
+        for (size_t at = 0; at < in;) {
+            ssize_t n = recv(fd, data + at, in - at < piece ? in - at : piece, 0);
+            if (n <= 0) _exit(0);
+            at += (size_t)n;
+        }
+        send_all(fd, (struct bytes){(char *)(uintptr_t)head, head_size});
+        for (size_t at = 0; at < out; at += piece)
+            send_all(fd, (struct bytes){data + at, out - at < piece ? out - at : piece});
+    }
+}
+
+/* A process that only moves the bytes of this contender's request and of an answer of n rows, over TCP or a Unix socket. */
+static struct contender bytes_alone(const struct contender *like, size_t n, bool local) {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in tcp;
+        struct sockaddr_un unix_;
+    } address = {.any.sa_family = local ? AF_UNIX : AF_INET};
+    socklen_t size = local ? sizeof address.unix_.sun_family : sizeof address.tcp; /* the system chooses name or port */
+    int listener = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    if (!local) address.tcp.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (bind(listener, &address.any, size) != 0 || listen(listener, 1) != 0) die("bind");
+    size = sizeof address;
+    getsockname(listener, &address.any, &size);
+    struct contender alone = {.name = "bytes", .request = like->request};
+    alone.fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(alone.fd, &address.any, size) != 0) die("connect");
+    if (!local) setsockopt(alone.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    char head[64];
+    snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", n * D * 8);
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = accept(listener, NULL, NULL);
+        if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        close(alone.fd);
+        move_bytes(fd, alone.request.size, head, n * D * 8);
+    }
+    close(listener);
+    clock_getcpuclockid(pid, &alone.cpu);
+    return alone;
+}
+
 /* The output of one answer against the bare compute's. */
 static void check_answer(struct contender *c, const double *expected, size_t count) {
     size_t body, size;
@@ -499,11 +550,17 @@ static bool print_row(const struct contender *c, const struct contender *peer, c
     return met;
 }
 
-static bool print_rows(size_t n, const struct contender *list, size_t count, const struct bare *bare, bool peer) {
+static bool print_rows(size_t n, const struct contender *list, size_t count, const struct contender alone[2],
+                       const struct bare *bare, bool peer) {
     bool met = true;
     size_t step = peer ? 2 : 1;
     printf("(%3zu,%d,%d)  %-34s %9.3f %6.2fx %9.3f\n", n, D, H, "bare compute", 1e3 * median(bare->times), 1.0,
            1e3 * median(bare->cpu_times));
+    for (int local = 0; local < 2; local++)
+        printf("%13s%-34s %9.3f %6.2fx %9.3f\n", "",
+               local ? "the bytes alone, safetensors, Unix" : "the bytes alone, safetensors, TCP",
+               1e3 * median(alone[local].times), median(alone[local].times) / median(bare->times),
+               1e3 * median(alone[local].cpu_times));
     for (size_t i = 0; i < count; i += step) {
         bool local = list[i].resident && i / step % 2 == 1;
         met = print_row(&list[i], peer ? &list[i + 1] : NULL, local ? "Unix" : "TCP", n, bare) && met;
@@ -517,15 +574,20 @@ static bool bench_shape(size_t n, const struct mha_layer *layer, struct mha_pool
     double *q = queries(n);
     struct bare *bare = make_bare(q, n, layer, pool);
     size_t count = add_contenders(list, q, n, peer);
+    const struct contender *binary = list;
+    while (!binary->binary) binary++;
+    struct contender alone[2] = {bytes_alone(binary, n, false), bytes_alone(binary, n, true)};
     compute(bare);
     if (peer) kill(peer_pid, SIGCONT);
     for (size_t i = 0; i < count; i++) check_answer(&list[i], bare->result.output, n * D);
     if (peer) kill(peer_pid, SIGSTOP);
     for (int round = 0; round < ROUNDS; round++) {
         slice_of_bare(bare, round);
+        for (int local = 0; local < 2; local++) slice_of(&alone[local], round);
         for (size_t i = 0; i < count; i++) slice_of(&list[i], round);
     }
-    bool met = print_rows(n, list, count, bare, peer);
+    bool met = print_rows(n, list, count, alone, bare, peer);
+    for (int local = 0; local < 2; local++) close(alone[local].fd);
     for (size_t i = 0; i < count; i++) {
         close(list[i].fd);
         free(list[i].request.data);

@@ -82,6 +82,9 @@ static const char *const binary_headers[] = {"Content-Type: application/vnd.safe
 static const char *const binary_in_json_out[] = {"Content-Type: application/vnd.safetensors",
                                                  "Accept: application/json", NULL};
 
+static const char *const json_in_binary_out[] = {"Content-Type: application/json",
+                                                 "Accept: application/vnd.safetensors", NULL};
+
 static struct reply send_to(CURL *from, const char *method, const char *path, const char *body, size_t size,
                             const char *const *headers, size_t piece) {
     struct request request = {
@@ -398,6 +401,84 @@ static void safetensors_and_json_give_the_same_numbers_however_they_are_cut(void
         free(text);
     }
     free(q);
+}
+
+/* Maps of 120 queries: an answer of several blocks, sent while it is copied. */
+static void a_large_safetensors_answer_says_its_length_and_holds_the_numbers_of_the_json_one(void **state) {
+    (void)state;
+    enum { QUERIES = 120 };
+    put_layer("one", 1, WIDTH, 200);
+    char *text = matrix_json(78, QUERIES, WIDTH), *json_body = NULL, *json_text;
+    const char *more = ",\"return\":[\"attention\",\"logsumexp\",\"output\"]";
+    if (asprintf(&json_body, "{\"layer\":\"one\",\"Q\":%s%s}", text, more) < 0) abort();
+    json_text = answer_of(json_body);
+    cJSON *json = cJSON_Parse(json_text);
+    struct reply reply = send_to(client, "POST", "/v1/mha", json_body, strlen(json_body), json_in_binary_out, 0);
+    if (reply.status != 200) fail_msg("%ld: %s", reply.status, reply.body);
+    char length[32], coding[32];
+    assert_true(reply_header(&reply, "Content-Length", length, sizeof length));
+    assert_false(reply_header(&reply, "Transfer-Encoding", coding, sizeof coding));
+    assert_true(reply.size > 3 * 65536);
+    assert_int_equal(strtoul(length, NULL, 10), reply.size);
+    static const char *const names[] = {"attention", "logsumexp", "output"};
+    for (size_t i = 0; i < 3; i++) {
+        struct st_header *header;
+        const unsigned char *data;
+        size_t at = 0;
+        const struct st_tensor *tensor = find_in(&reply, &header, names[i], &data);
+        compare_with_json(cJSON_GetObjectItem(json, names[i]), tensor, data, &at);
+        assert_int_equal(at, tensor->count);
+        st_header_free(header);
+    }
+    reply_free(&reply);
+    cJSON_Delete(json);
+    free(json_text);
+    free(json_body);
+    free(text);
+}
+
+/* Numbers are looked at as they arrive; what is wrong is found wherever it lies and however the body is cut. */
+static void a_number_that_is_not_finite_is_named_wherever_it_lies_in_a_binary_body(void **state) {
+    (void)state;
+    static const struct {
+        enum st_dtype dtype;
+        const char *mha;
+        double value;
+        long status;
+    } cases[] = {
+        {ST_F64, "{\"layer\":\"one\"}", NAN, 422},
+        {ST_F64, "{\"layer\":\"one\"}", -INFINITY, 422},
+        {ST_F64, "{\"layer\":\"one\"}", 1e30, 200},
+        {ST_F64, "{\"layer\":\"one\",\"dtype\":\"float32\"}", 1e39, 422},
+        {ST_F32, "{\"layer\":\"one\"}", NAN, 422},
+        {ST_F32, "{\"layer\":\"one\",\"dtype\":\"float64\"}", INFINITY, 422},
+        {ST_F32, "{\"layer\":\"one\",\"dtype\":\"float32\"}", INFINITY, 422},
+    };
+    enum { QUERIES = 50 };
+    static const size_t pieces[] = {0, 1000, 13}, places[] = {0, 77, QUERIES * WIDTH - 1};
+    put_layer("one", 1, WIDTH, 200);
+    double *wide = matrix_f64(79, QUERIES * WIDTH);
+    float narrow[QUERIES * WIDTH];
+    size_t dim[] = {QUERIES, WIDTH};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (size_t place = 0; place < sizeof places / sizeof *places; place++) {
+            const size_t at = places[place];
+            const double kept = wide[at];
+            wide[at] = cases[c].value;
+            for (size_t i = 0; i < QUERIES * WIDTH; i++) narrow[i] = (float)wide[i];
+            struct st_out tensor = {.name = "Q", .dtype = cases[c].dtype, .rank = 2, .dim = dim, .data = wide};
+            if (tensor.dtype == ST_F32) tensor.data = narrow;
+            size_t size;
+            char *body = pack(&tensor, 1, cases[c].mha, &size), pointer[64];
+            snprintf(pointer, sizeof pointer, "\"pointer\":\"/Q/%zu/%zu\"", at / WIDTH, at % WIDTH);
+            for (size_t p = 0; p < sizeof pieces / sizeof *pieces; p++) {
+                struct reply reply = send_to(client, "POST", "/v1/mha", body, size, binary_in_json_out, pieces[p]);
+                expect_status(&reply, cases[c].status, cases[c].status == 422 ? pointer : NULL);
+            }
+            wide[at] = kept;
+            free(body);
+        }
+    free(wide);
 }
 
 static void a_layer_put_as_safetensors_is_the_layer_put_as_json(void **state) {
@@ -1059,6 +1140,8 @@ int main(void) {
         cmocka_unit_test(names_cannot_be_paths),
         cmocka_unit_test(a_put_that_fails_leaves_the_old_layer),
         cmocka_unit_test(safetensors_and_json_give_the_same_numbers_however_they_are_cut),
+        cmocka_unit_test(a_large_safetensors_answer_says_its_length_and_holds_the_numbers_of_the_json_one),
+        cmocka_unit_test(a_number_that_is_not_finite_is_named_wherever_it_lies_in_a_binary_body),
         cmocka_unit_test(a_layer_put_as_safetensors_is_the_layer_put_as_json),
         cmocka_unit_test(masks_and_lengths_come_as_booleans_and_integers),
         cmocka_unit_test(half_precision_bodies_are_widened_exactly),

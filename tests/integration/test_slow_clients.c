@@ -99,19 +99,18 @@ static void an_idle_connection_is_closed_after_its_time_and_not_before(void **st
     assert_int_equal(service_stop(&service), 0);
 }
 
-static void a_client_that_does_not_read_its_answer_is_let_go(void **state) {
-    (void)state;
+/* An answer of tens of megabytes, far more than socket buffers hold, to a client that takes nothing of it. */
+static void nobody_reads(const char *headers) {
     static const char *const arguments[] = {"--write-timeout", "500ms", NULL};
     struct service service;
     service_start(&service, arguments);
     int fd = service_connect(&service), little = 4096;
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
-    /* the map of 1500 x 1500 weights is tens of megabytes of text, far more than socket buffers hold */
     char *body = heavy_body(1500, 1);
     size_t size = strlen(body);
     body = realloc(body, size + 64);
     strcpy(body + size - 1, ",\"return\":[\"attention\"]}");
-    raw_post(fd, "", body);
+    raw_post(fd, headers, body);
     assert_true(
         metric_becomes(&service, "mha_http_requests_total{route=\"/v1/mha\",method=\"POST\",code=\"499\"}", 1, 60));
     assert_true(metric_becomes(&service, "mha_memory_bytes", 0, 5));
@@ -119,6 +118,16 @@ static void a_client_that_does_not_read_its_answer_is_let_go(void **state) {
     close(fd);
     free(body);
     assert_int_equal(service_stop(&service), 0);
+}
+
+static void a_client_that_does_not_read_its_answer_is_let_go(void **state) {
+    (void)state;
+    nobody_reads("");
+}
+
+static void a_client_that_does_not_read_its_binary_answer_is_let_go(void **state) {
+    (void)state;
+    nobody_reads("Accept: application/vnd.safetensors\r\n");
 }
 
 /* ---- many --------------------------------------------------------------------------------------------------------------- */
@@ -207,6 +216,7 @@ int main(void) {
         cmocka_unit_test(x_request_timeout_lowers_the_deadline_of_a_body),
         cmocka_unit_test(an_idle_connection_is_closed_after_its_time_and_not_before),
         cmocka_unit_test(a_client_that_does_not_read_its_answer_is_let_go),
+        cmocka_unit_test(a_client_that_does_not_read_its_binary_answer_is_let_go),
         cmocka_unit_test(thousands_of_idle_connections_cost_little_and_the_next_is_served),
         cmocka_unit_test(a_connection_too_many_gets_503_and_room_again_later),
         cmocka_unit_test(one_address_has_no_more_connections_than_its_share),
