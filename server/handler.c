@@ -16,12 +16,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/random.h>
 
 #include "answer.h"
-#include "layers.h"
-#include "media.h"
+#include "head.h"
+#include "record.h"
 #include "request.h"
 #include "service.h"
 #include "text.h"
@@ -29,183 +27,15 @@
 #define DISCARD_FACTOR 10
 #define DISCARD_LEAST  ((size_t)256 << 20) /* and at least this much */
 
-/* ---- names of a request: X-Request-Id, traceparent ---------------------------------------------------------------- */
-
-static bool is_hex(const char *s, size_t size) {
-    for (size_t i = 0; i < size; i++)
-        if (!((s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'f'))) return false;
-    return true;
-}
-
-/* What may be echoed into a header and a log line without a thought. */
-static bool id_is_clean(const char *id) {
-    size_t size = strlen(id);
-    if (size == 0 || size > ID_MAX) return false;
-    for (size_t i = 0; i < size; i++) {
-        char c = id[i];
-        bool word = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-        if (!word && !strchr("-._:/+=@", c)) return false;
-    }
-    return true;
-}
-
-/* 64 bits: a secret start, then a counter through the finalizer of splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t next_id(void) {
-    static uint64_t state;
-    if (state == 0 && getrandom(&state, sizeof state, GRND_NONBLOCK) != sizeof state) state = clock_wall();
-    uint64_t z = state += UINT64_C(0x9E3779B97F4A7C15);
-    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
-    return z ^ z >> 31;
-}
-
-static void take_id(struct request *request) {
-    const char *given = request->headers.request_id;
-    struct text out = text_in(request->id, sizeof request->id);
-    if (given && id_is_clean(given))
-        text_add(&out, given);
-    else
-        text_hex(&out, next_id());
-}
-
-/* W3C Trace Context: 00-<32 hex>-<16 hex>-<2 hex>, neither id all zero. Anything else is ignored, as the standard says. */
-static void take_trace(struct request *request) {
-    const char *s = request->headers.traceparent;
-    if (!s || strlen(s) != 55 || memcmp(s, "00-", 3) != 0 || s[35] != '-' || s[52] != '-') return;
-    if (!is_hex(s + 3, 32) || !is_hex(s + 36, 16) || !is_hex(s + 53, 2)) return;
-    if (strspn(s + 3, "0") >= 32 || strspn(s + 36, "0") >= 16) return;
-    memcpy(request->trace_id, s + 3, 32);
-    memcpy(request->parent_id, s + 36, 16);
-    memcpy(request->trace_flags, s + 53, 2);
+/* How much of a refused body is read before we give up and let the client meet a reset. */
+static size_t discard_bound(const struct request *request) {
+    size_t bound = request->conn->service->env.max_body * DISCARD_FACTOR;
+    return bound > DISCARD_LEAST ? bound : DISCARD_LEAST;
 }
 
 static void copy_text(char *out, size_t size, const char *text) {
     struct text copy = text_in(out, size);
     text_add(&copy, text);
-}
-
-/* ---- the checks of the header, in the order in which they are answered -------------------------------------------- */
-
-static bool check_route(struct request *request) {
-    struct route_match *match = &request->match;
-    char methods[128];
-    if (request->nul_in_path) return problem_set(&request->problem, PROBLEM_HTTP, "", "The path holds a NUL (%%00)");
-    if (!match->path)
-        return problem_set(&request->problem, PROBLEM_NOT_FOUND, "",
-                           "There is nothing at %.100s; POST /v1/mha computes, GET /openapi.json lists everything",
-                           request->path);
-    if (match->route || strcmp(request->method, "OPTIONS") == 0) return true;
-    route_methods(match->path, methods, sizeof methods);
-    return problem_set(&request->problem, PROBLEM_METHOD_NOT_ALLOWED, "", "%.100s takes %s, not %s", request->path,
-                       methods, request->method);
-}
-
-static bool check_token(struct request *request) {
-    bool open = request->match.route ? request->match.route->open : strcmp(request->method, "OPTIONS") == 0;
-    if (open || tokens_allow(&request->conn->service->tokens, request->headers.authorization)) return true;
-    return problem_set(&request->problem, PROBLEM_UNAUTHORIZED, "",
-                       request->headers.authorization ? "The token is not one of those that are valid here"
-                                                      : "Send a header Authorization: Bearer TOKEN");
-}
-
-static bool check_media(struct request *request) {
-    const struct route *route = request->match.route;
-    const char *content_type = request->headers.content_type;
-    if (!route || !route->offers) return true;
-    if (route->takes && !media_of_body(content_type, route->takes, &request->in))
-        return problem_set(
-            &request->problem, PROBLEM_UNSUPPORTED_MEDIA_TYPE, "",
-            "Content-Type is %.100s; send application/json (with curl: add -H 'Content-Type: application/json') "
-            "or application/vnd.safetensors",
-            content_type ? content_type : "missing");
-    if (!media_accepted(request->headers.accept, route->offers, &request->out))
-        return problem_set(&request->problem, PROBLEM_NOT_ACCEPTABLE, "",
-                           "Accept is %.100s; what can be had is application/json and application/vnd.safetensors",
-                           request->headers.accept);
-    return true;
-}
-
-static bool check_length(struct request *request) {
-    const struct headers *headers = &request->headers;
-    size_t max_body = request->conn->service->env.max_body;
-    bool takes_body = request->match.route && request->match.route->takes;
-    if (takes_body && !headers->content_lengths && !headers->transfer_encodings)
-        return problem_set(&request->problem, PROBLEM_LENGTH_REQUIRED, "",
-                           "A %s needs a Content-Length, or Transfer-Encoding: chunked", request->method);
-    if (request->body_declared == SIZE_MAX || request->body_declared <= max_body) return true;
-    problem_set(&request->problem, PROBLEM_BODY_TOO_LARGE, "", "The body has %zu bytes and may have %zu (--max-body)",
-                request->body_declared, max_body);
-    request->problem.limit = max_body;
-    request->problem.size = request->body_declared;
-    return false;
-}
-
-static bool check_expect(struct request *request) {
-    const char *expect = request->headers.expect;
-    if (!expect || strcasecmp(expect, "100-continue") == 0) return true;
-    return problem_set(&request->problem, PROBLEM_EXPECTATION_FAILED, "",
-                       "Expect is %.100s; only 100-continue is known", expect);
-}
-
-static bool check_timeout(struct request *request) {
-    const char *text = request->headers.request_timeout;
-    uint64_t asked;
-    request->limit_ns = request->conn->service->config->request_timeout;
-    if (!text) return true;
-    if (!config_duration(text, &asked) || asked == 0)
-        return problem_set(&request->problem, PROBLEM_HTTP, "",
-                           "X-Request-Timeout is %.40s; write seconds, or a time like 500ms or 10s", text);
-    if (asked < request->limit_ns) request->limit_ns = asked;
-    return true;
-}
-
-/* Large bodies are work for the pool for sure; while it takes nothing, reading them would only fill the memory. */
-#define SURELY_LARGE 65536
-
-static bool check_room(struct request *request) {
-    struct service *service = request->conn->service;
-    if (!request->match.route || request->match.route->kind != ROUTE_CALL) return true;
-    if (service->stopping)
-        return problem_set(&request->problem, PROBLEM_DRAINING, "",
-                           "The server is shutting down; send this again elsewhere");
-    if (request->body_declared > SURELY_LARGE && request->body_declared != SIZE_MAX &&
-        admission_full(&service->admission))
-        return problem_set(&request->problem, PROBLEM_QUEUE_FULL, "",
-                           "%zu computations wait already (--max-queue); try again", service->admission.waiting);
-    return true;
-}
-
-static bool check_origin(struct request *request) {
-    const char *allowed = request->conn->service->config->cors_origin, *origin = request->headers.origin;
-    request->origin_allowed = *allowed && origin && (strcmp(allowed, "*") == 0 || strcmp(allowed, origin) == 0);
-    return true;
-}
-
-static bool open_call(struct request *request) {
-    const struct route *route = request->match.route;
-    if (!route || route->kind != ROUTE_CALL) return true;
-    request->call =
-        api_call_open(&request->conn->service->env, route->endpoint, request->in, request->out, request->body_declared);
-    if (!request->call)
-        return problem_set(&request->problem, PROBLEM_OUT_OF_MEMORY, "",
-                           "There is no memory for another request right now");
-    if (route->endpoint == API_LAYER_PUT) layers_target(request);
-    return true;
-}
-
-static bool check_all(struct request *request) {
-    static bool (*const checks[])(struct request *) = {check_origin, check_route,   check_token,
-                                                       check_expect, check_timeout, check_media,
-                                                       check_length, check_room,    open_call};
-    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
-        if (!checks[i](request)) return false;
-    return true;
-}
-
-/* How much of a refused body is read before we give up and let the client meet a reset. */
-static size_t discard_bound(const struct request *request) {
-    size_t bound = request->conn->service->env.max_body * DISCARD_FACTOR;
-    return bound > DISCARD_LEAST ? bound : DISCARD_LEAST;
 }
 
 /* ---- the header --------------------------------------------------------------------------------------------------- */
@@ -231,8 +61,8 @@ static enum MHD_Result take_head(struct request *request, const char *url, const
     headers_read(&request->headers, request->conn->mhd);
     copy_text(request->method, sizeof request->method, method);
     copy_text(request->path, sizeof request->path, url);
-    take_id(request);
-    take_trace(request);
+    head_take_id(request);
+    head_take_trace(request);
     request->line.method = method;
     request->line.version = version;
     if (!guard_check(&request->headers, &request->line, &request->problem)) {
@@ -241,7 +71,7 @@ static enum MHD_Result take_head(struct request *request, const char *url, const
     }
     bool has_body = headers_body(&request->headers, &request->body_declared);
     route_find(&request->match, request->method, url);
-    request->phase = check_all(request) ? PHASE_BODY : PHASE_DISCARD;
+    request->phase = head_check(request) ? PHASE_BODY : PHASE_DISCARD;
     if (request->limit_ns == 0) request->limit_ns = request->conn->service->config->request_timeout;
     conn_arm(request->conn, request->head_at + request->limit_ns);
     if (request->phase == PHASE_BODY || !has_body) return MHD_YES;
@@ -512,7 +342,7 @@ static void tell_and_shut(struct request *request, const struct problem *problem
     request->status = problem_status(problem->code);
     request->problem = *problem;
     request->told = true;
-    if (!request->id[0]) take_id(request);
+    if (!request->id[0]) head_take_id(request);
     conn_answer_raw(request->conn, problem, request->id);
 }
 
@@ -563,48 +393,6 @@ void handler_deadline(struct conn *conn) {
 
 /* ---- the end ------------------------------------------------------------------------------------------------------ */
 
-/* What the client was told, or would have been. */
-static const struct problem *problem_of(struct request *request) {
-    return request->call && request->problem.code == PROBLEM_NONE ? api_call_problem(request->call) : &request->problem;
-}
-
-static void log_request(struct request *request, int status, uint64_t now) {
-    struct log *log = &request->conn->service->log;
-    const struct route *route = request->match.route;
-    enum log_level level = status >= 500 ? LOG_WARN : route && route->quiet && status < 400 ? LOG_DEBUG : LOG_INFO;
-    char shape[512];
-    if (!log_begin(log, level, "request")) return;
-    log_plain(log, "id", request->id);
-    log_plain(log, "trace_id", request->trace_id);
-    log_plain(log, "parent_id", request->parent_id);
-    log_plain(log, "remote", request->conn->remote);
-    log_string(log, "method", request->method);
-    log_plain(log, "route", request->match.path ? request->match.path->path : "other");
-    if (!request->match.path) log_string(log, "path", request->path);
-    log_count(log, "status", (uint64_t)status);
-    const struct problem *problem = problem_of(request);
-    if (problem->code != PROBLEM_NONE) log_plain(log, "problem", problem_name(problem->code));
-    log_count(log, "bytes_in", request->bytes_in);
-    log_count(log, "bytes_out", request->bytes_out);
-    if (request->call && api_call_summary(request->call, shape, sizeof shape)) log_plain(log, "shape", shape);
-    if (request->read_at) log_ms(log, "read_ms", request->read_at - request->head_at);
-    if (request->run_at) log_ms(log, "queue_ms", request->run_at - request->read_at);
-    if (request->computed_at) log_ms(log, "compute_ms", request->computed_at - request->run_at);
-    if (request->answered_at) log_ms(log, "write_ms", now - request->answered_at);
-    log_ms(log, "total_ms", now - request->begun);
-    log_end(log);
-}
-
-static void count_request(struct request *request, int status, uint64_t now) {
-    struct metrics *metrics = &request->conn->service->metrics;
-    const struct problem *problem = problem_of(request);
-    metrics_rejected(metrics, metrics_reason_of(problem->code));
-    metrics_request(metrics, request->match.path, request->method, status, now - request->begun, request->bytes_in,
-                    request->bytes_out);
-    if (request->call && request->answered_at) metrics_phase(metrics, METRICS_WRITE, request->write_ns);
-    metrics->in_flight--;
-}
-
 void handler_refused(struct conn *conn, const struct problem *problem) {
     struct service *service = conn->service;
     struct request *request = conn->request;
@@ -622,8 +410,7 @@ void handler_refused(struct conn *conn, const struct problem *problem) {
     request->begun = clock_now();
     service->metrics.in_flight++;
     tell_and_shut(request, problem);
-    log_request(request, request->status, clock_now());
-    count_request(request, request->status, clock_now());
+    record_request(request, request->status, clock_now());
     shelf_give(service, request);
 }
 
@@ -636,8 +423,7 @@ void handler_completed(void *context, struct MHD_Connection *mhd, void **slot, e
     uint64_t now = clock_now();
     bool whole = request->told || (code == MHD_REQUEST_TERMINATED_COMPLETED_OK && !conn->closing);
     int status = request->gone || !whole || !request->status ? 499 : request->status;
-    log_request(request, status, now);
-    count_request(request, status, now);
+    record_request(request, status, now);
     drop_call(request);
     if (request->kept && !request->answered_at && !request->kept->borrowed) free(request->kept->body);
     free(request->kept);
