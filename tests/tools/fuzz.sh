@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tests/tools/fuzz.sh FOLDER - runs every fuzz_* program in FOLDER for FUZZ_SECONDS (60), as many at once as there are cores.
+# tests/tools/fuzz.sh FOLDER - runs every fuzz_* program in FOLDER for FUZZ_SECONDS (60) of a core: all at once, and where there are
+# fewer cores than programs that much longer, so that no core is idle.
 #
 # The corpus of fuzz_NAME is tests/fuzz/corpus/NAME; new inputs are kept apart (build/fuzz/corpus/NAME) unless FUZZ_KEEP=1, which
 # merges them, minimized, into the committed corpus. A dictionary tests/fuzz/NAME.dict is used if there is one. A crash, a leak,
@@ -22,7 +23,7 @@ one() {
     name=$(basename "$program") name=${name#fuzz_}
     corpus=tests/fuzz/corpus/$name fresh=$work/corpus/$name
     mkdir -p "$corpus" "$fresh" "$work/findings"
-    local flags=(-max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=1
+    local flags=(-max_total_time="$wall" -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=1
         -artifact_prefix="$work/findings/$name-")
     [ ! -f "tests/fuzz/$name.dict" ] || flags+=(-dict="tests/fuzz/$name.dict")
     "$program" "${flags[@]}" "$fresh" "$corpus" >"$work/$name.log" 2>&1 </dev/null
@@ -30,7 +31,7 @@ one() {
     if [ $status -eq 0 ]; then
         local runs
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/$name.log")
-        printf 'ok   %-28s %s inputs in %s s, none went wrong\n' "$(basename "$program")" "${runs:-?}" "$seconds"
+        printf 'ok   %-28s %s inputs in %s s of a core, none went wrong\n' "$(basename "$program")" "${runs:-?}" "$seconds"
         [ -z "${FUZZ_KEEP:-}" ] || "$program" -merge=1 "$corpus" "$fresh" >/dev/null 2>&1
     else
         tail -n 60 "$work/$name.log"
@@ -44,18 +45,17 @@ for program in "$folder"/fuzz_*; do
     case $program in *.o | *.d) continue ;; esac
     [ -x "$program" ] && programs+=("$program")
 done
-passed=0 failed=0
-for ((i = 0; i < ${#programs[@]}; i += jobs)); do
-    running=()
-    for program in "${programs[@]:i:jobs}"; do
-        one "$program" &
-        running+=($!)
-    done
-    for job in "${running[@]}"; do
-        if wait "$job"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
-    done
+count=${#programs[@]} wall=$seconds
+[ "$count" -le "$jobs" ] || wall=$(((seconds * count + jobs - 1) / jobs))
+passed=0 failed=0 running=()
+for program in "${programs[@]}"; do
+    one "$program" &
+    running+=($!)
 done
-if [ ${#programs[@]} -eq 0 ]; then
+for job in "${running[@]}"; do
+    if wait "$job"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+done
+if [ "$count" -eq 0 ]; then
     echo "no fuzz program in $folder"
     failed=1
 fi
