@@ -55,6 +55,7 @@ needs() {
         echo "cmd:wrk wrk"
         echo "cmd:g++ g++"
         echo "cmd:python3 python3"
+        echo "file:/usr/lib/python3*/ensurepip python3-venv"
         ;;
     cross)
         echo "cmd:aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
