@@ -13,6 +13,7 @@
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +96,7 @@ static const struct family families[] = {
      UNSCALED,
      {"q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"},
      {"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"},
-     "scale 1; " CAUSAL_NOTE},
+     "scale 1; " CAUSAL_NOTE "; in local layers \"window\", too"},
     {"GPT-J",
      "attn",
      MHA_OUT_IN,
@@ -133,11 +134,75 @@ static const struct {
      "it adds relative position embeddings to the scores (distance_embedding), which mhad does not do"},
     {"distance_embedding.weight",
      "it adds relative position embeddings to the scores (distance_embedding), which mhad does not do"},
+    {"q_attn.weight", "it is a cross-attention whose Q (q_attn) stands apart from K and V (c_attn), which is not read"},
     {"bias_k", "it appends a learned key and value (bias_k, bias_v), which mhad does not do"},
     {"pos_bias_u", "it adds relative position embeddings to the scores (pos_bias_u), which mhad does not do"},
     {"linear_pos.weight", "it adds relative position embeddings to the scores (linear_pos), which mhad does not do"},
     {"self.relative_position_bias_table",
      "it adds a bias by position inside windows (relative_position_bias_table), which mhad does not do"},
+};
+
+/* What may stand beside the projections: what comes before or after the attention, masks that old files carry, and T5's
+ * relative bias (the caller's attn_mask). A first word of the name; anything else may change the scores. */
+static const char *const harmless[] = {
+    "bias",
+    "masked_bias",
+    "relative_attention_bias",
+    "position_ids",
+    "dropout",
+    "LayerNorm",
+    "norm",
+    "layer_norm",
+    "layernorm",
+    "norm1",
+    "norm2",
+    "ln1",
+    "ln2",
+    "ln_1",
+    "ln_2",
+    "layer_norm1",
+    "layer_norm2",
+    "final_layer_norm",
+    "mlp",
+    "ffn",
+    "feed_forward",
+    "intermediate",
+    "self_attn_layer_norm",
+    "fc1",
+    "fc2",
+    "linear1",
+    "linear2",
+};
+
+/* Models that are told by their config alone: their tensors have the names of BERT, GPT-2 or BART. */
+static const struct {
+    const char *type, *reason;
+} model_types[] = {
+    {"roformer", "it rotates Q and K by position (RoFormer: rope), which mhad does not do yet"},
+    {"nezha", "it adds relative position embeddings to keys and values (Nezha), which mhad does not do"},
+    {"bros", "it adds scores of box positions (BROS), which mhad does not do"},
+    {"speecht5", "it adds relative position embeddings to the scores (SpeechT5), which mhad does not do"},
+    {"canine", "some of its layers attend inside blocks only (CANINE), which mhad does not do"},
+    {"nystromformer", "it approximates the attention (Nystromformer), which mhad does not do"},
+    {"yoso", "it approximates the attention (YOSO), which mhad does not do"},
+    {"mra", "it approximates the attention (MRA), which mhad does not do"},
+    {"autoformer", "it computes autocorrelations and not attention (Autoformer)"},
+    {"gpt_bigcode", "its c_attn is not that of GPT-2: transposed, with Q, K and V of each head or K and V of one head"},
+};
+
+/* Members of the config that change the scores when they are there and neither false nor 0. */
+static const struct {
+    const char *key, *reason;
+} config_obstacles[] = {
+    {"scale_attn_by_inverse_layer_idx",
+     "its scale depends on the layer's number (scale_attn_by_inverse_layer_idx); load it with a scale of your own"},
+    {"alibi", "it adds a bias by distance to the scores (alibi), which mhad does not do"},
+    {"use_relative_position_bias", "it adds a bias by position (use_relative_position_bias), which mhad does not do"},
+    {"use_shared_relative_position_bias",
+     "it adds a bias by position (use_shared_relative_position_bias), which mhad does not do"},
+    {"has_relative_attention_bias", "it adds a bias by position (has_relative_attention_bias), which mhad does not do"},
+    {"attn_temperature_tuning", "it scales Q by position (attn_temperature_tuning), which mhad does not do"},
+    {"clip_qkv", "it cuts off large Q, K and V (clip_qkv), which mhad does not do"},
 };
 
 /* ---- small helpers ----------------------------------------------------------------------------------------------- */
@@ -177,6 +242,8 @@ static const struct st_tensor *sibling(const struct st_header *header, const cha
     int n = snprintf(name, sizeof name, "%.*s%s%s", (int)length, prefix, length ? "." : "", stem);
     return n > 0 && (size_t)n < sizeof name ? st_find(header, name) : NULL;
 }
+
+static bool starts_with(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 
 /* Whether one of the words between the dots of the prefix is `word`. */
 static bool has_word(const char *prefix, const char *word) {
@@ -218,21 +285,6 @@ static void make_name(char out[LAYER_NAME_MAX + 1], const char *prefix, size_t l
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
-/* The part of the config that speaks about this layer: models made of two have one for each. */
-static const cJSON *config_for(const cJSON *config, const char *prefix) {
-    static const char *const parts[][2] = {
-        {"text_model", "text_config"},     {"language_model", "text_config"}, {"vision_model", "vision_config"},
-        {"vision_tower", "vision_config"}, {"visual", "vision_config"},       {"audio_tower", "audio_config"},
-    };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const cJSON *part = cJSON_GetObjectItemCaseSensitive(config, parts[i][1]);
-        if (has_word(prefix, parts[i][0]) && cJSON_IsObject(part)) return part;
-    }
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
-    bool own = cJSON_GetObjectItemCaseSensitive(config, "num_attention_heads") != NULL;
-    return !own && cJSON_IsObject(text) ? text : config;
-}
-
 /* An integer >= 1 under one of the keys, 0 if none has one. */
 static size_t config_count(const cJSON *config, const char *const *keys) {
     for (; *keys; keys++) {
@@ -254,28 +306,82 @@ static size_t config_heads(const cJSON *config, const char *prefix) {
     return heads ? heads : config_count(config, any);
 }
 
+/* The part of the config that speaks about this layer: models made of several have one for each. The first word of the prefix that
+ * names a part decides; without one, a config that has no head count of its own is asked for its only part that has. */
+static const cJSON *config_for(const cJSON *config, const char *prefix) {
+    static const char *const parts[][2] = {
+        {"text_model", "text_config"},
+        {"language_model", "text_config"},
+        {"text_encoder", "text_config"},
+        {"text_decoder", "text_config"},
+        {"text_backbone", "text_config"},
+        {"vision_model", "vision_config"},
+        {"vision_tower", "vision_config"},
+        {"visual", "vision_config"},
+        {"audio_tower", "audio_config"},
+        {"audio_model", "audio_config"},
+        {"image_model", "image_config"},
+        {"multimodal_model", "multimodal_config"},
+        {"qformer", "qformer_config"},
+        {"text_encoder", "text_encoder"},
+        {"audio_encoder", "audio_encoder"},
+        {"encoder", "encoder"},
+        {"decoder", "decoder"},
+    };
+    for (const char *word = prefix; word; word = strchr(word, '.') ? strchr(word, '.') + 1 : NULL)
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            const cJSON *part = cJSON_GetObjectItemCaseSensitive(config, parts[i][1]);
+            if (strcspn(word, ".") == strlen(parts[i][0]) && starts_with(word, parts[i][0]) && cJSON_IsObject(part))
+                return part;
+        }
+    const cJSON *only = NULL;
+    if (config_heads(config, prefix)) return config;
+    for (const cJSON *part = config->child; part; part = part->next) {
+        if (!cJSON_IsObject(part) || !config_heads(part, prefix)) continue;
+        if (only) return config;
+        only = part;
+    }
+    return only ? only : config;
+}
+
 static bool config_truth(const cJSON *config, const char *key, bool otherwise) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
     return cJSON_IsBool(item) ? cJSON_IsTrue(item) : otherwise;
+}
+
+/* Whether it has this member, and neither null nor false nor 0. */
+static bool config_says(const cJSON *config, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    bool zero = cJSON_IsNumber(item) && item->valuedouble == 0;
+    return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !zero;
+}
+
+/* A finite number > 0, or 0. */
+static double config_positive(const cJSON *config, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    return cJSON_IsNumber(item) && item->valuedouble > 0 && isfinite(item->valuedouble) ? item->valuedouble : 0;
+}
+
+/* The text of a member, "" if it has none. */
+static const char *config_text(const cJSON *config, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    return cJSON_IsString(item) ? item->valuestring : "";
 }
 
 enum rotary { ROTARY_UNKNOWN, ROTARY_YES, ROTARY_NO };
 
 static enum rotary config_rotary(const cJSON *config, long index) {
     static const char *const signs[] = {
-        "rope_theta",      "rope_scaling", "rope_parameters",       "rotary_dim",
-        "rotary_emb_base", "rotary_pct",   "rotary_embedding_base", "partial_rotary_factor"};
-    const cJSON *kind = cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type");
-    if (cJSON_IsString(kind) && (!strcmp(kind->valuestring, "none") || !strcmp(kind->valuestring, "nope")))
-        return ROTARY_NO;
-    if (cJSON_IsString(kind) && (!strcmp(kind->valuestring, "rotary") || !strcmp(kind->valuestring, "rope")))
-        return ROTARY_YES;
+        "rope_theta", "rope_scaling",          "rope_parameters",       "rotary_dim",           "rotary_emb_base",
+        "rotary_pct", "rotary_embedding_base", "partial_rotary_factor", "use_rotary_embedding", "use_rope"};
+    const char *kind = config_text(config, "position_embedding_type");
+    if (!strcmp(kind, "none") || !strcmp(kind, "nope")) return ROTARY_NO;
+    if (!strcmp(kind, "rotary") || !strcmp(kind, "rope")) return ROTARY_YES;
     const cJSON *layers = cJSON_GetObjectItemCaseSensitive(config, "no_rope_layers"); /* 1: rotated, 0: not */
     const cJSON *layer = cJSON_IsArray(layers) && index >= 0 ? cJSON_GetArrayItem(layers, (int)index) : NULL;
     if (cJSON_IsNumber(layer)) return layer->valuedouble == 0 ? ROTARY_NO : ROTARY_YES;
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, signs[i]);
-        if (item && !cJSON_IsNull(item) && !cJSON_IsFalse(item)) return ROTARY_YES;
+        if (config_says(config, signs[i])) return ROTARY_YES;
     }
     return ROTARY_UNKNOWN;
 }
@@ -313,6 +419,18 @@ static bool take(struct checkpoint_layer *layer, size_t which, const struct st_t
     return true;
 }
 
+/* Whether a packed tensor that should be [in, 3 in] is the [3 in, in] of a Linear: it might also be interleaved by heads. */
+static bool is_linear(struct checkpoint_layer *layer, const struct st_tensor *tensor) {
+    if (tensor->rank != 2 || tensor->dim[0] == 0 || tensor->dim[0] / 3 != tensor->dim[1] || tensor->dim[0] % 3)
+        return false;
+    refuse(
+        layer,
+        "tensor \"%.80s\" is [%zu,%zu], but GPT-2 keeps [in, 3 in] with Q, K and V side by side; in a transposed one "
+        "their order is not known",
+        tensor->name, tensor->dim[0], tensor->dim[1]);
+    return true;
+}
+
 static void take_all(struct checkpoint_layer *layer, const struct family *family, const struct st_header *header,
                      const char *prefix, size_t length) {
     layer->source.layout = family->layout;
@@ -322,6 +440,7 @@ static void take_all(struct checkpoint_layer *layer, const struct family *family
         const struct st_tensor *b = bias || (i < 3 && family->bias[0] && !family->bias[1])
                                         ? sibling(header, prefix, length, bias ? bias : family->bias[0])
                                         : NULL;
+        if (!family->weight[1] && family->layout == MHA_IN_OUT && is_linear(layer, w)) return;
         if (!take(layer, i, w, 2, i < 3 && !family->weight[1], i)) return;
         if (b && !take(layer, 4 + i, b, 1, i < 3 && !family->bias[1], i)) return;
     }
@@ -331,10 +450,13 @@ static void take_all(struct checkpoint_layer *layer, const struct family *family
 static bool find_heads(struct checkpoint_layer *layer, const cJSON *config, const char *prefix, size_t num_heads) {
     struct layer_source *s = &layer->source;
     size_t axis = s->layout == MHA_IN_OUT ? 1 : 0, q_width = s->tensor[0].dim[axis], k_width = s->tensor[1].dim[axis];
-    s->num_heads = num_heads ? num_heads : config_heads(config, prefix);
+    s->num_heads = num_heads ? num_heads : config ? config_heads(config, prefix) : 0;
     if (s->num_heads == 0)
         return refuse(
-            layer, "the number of heads is not known: put the model's config.json beside the file, or say --num-heads");
+            layer,
+            "the number of heads is not known%s: put the model's config.json beside the file, or say --num-heads "
+            "(with PUT: &num_heads=N, or num_heads in __metadata__.mha)",
+            config ? ", config.json names none for it" : "");
     if (q_width == 0 || q_width % s->num_heads != 0)
         return refuse(layer, "%zu heads do not divide the width %zu of Q", s->num_heads, q_width);
     size_t d_k = q_width / s->num_heads;
@@ -342,12 +464,70 @@ static bool find_heads(struct checkpoint_layer *layer, const cJSON *config, cons
     if (k_width % d_k != 0 || s->num_kv_heads == 0 || s->num_heads % s->num_kv_heads != 0)
         return refuse(layer, "the width %zu of K is not that of heads %zu wide whose number divides %zu", k_width, d_k,
                       s->num_heads);
+    static const char *const width_keys[] = {"head_dim", "d_kv", NULL};
+    size_t width = num_heads ? 0 : config_count(config, width_keys);
+    if (width != 0 && width != d_k)
+        return refuse(layer, "config.json says that heads are %zu wide, but %zu heads share the width %zu of Q", width,
+                      s->num_heads, q_width);
     static const char *const kv_keys[] = {"num_key_value_heads", NULL};
     size_t kv = num_heads ? 0 : config_count(config, kv_keys);
     if (kv != 0 && kv != s->num_kv_heads)
         return refuse(layer, "config.json says %zu key/value heads, but the width of K makes it %zu", kv,
                       s->num_kv_heads);
     return true;
+}
+
+/* Bias `which` has as many elements as the outputs of its weight. */
+static bool bias_fits(struct checkpoint_layer *layer, size_t which, size_t width) {
+    const struct layer_tensor *bias = &layer->source.tensor[4 + which];
+    return !bias->given || bias->dim[0] == width ||
+           refuse(layer, "tensor \"%.100s\" gives %zu elements, but the projection is %zu wide",
+                  layer->tensor[4 + which]->name, bias->dim[0], width);
+}
+
+/* The shapes of the parts fit together; heads are known. */
+static bool find_fit(struct checkpoint_layer *layer) {
+    const struct layer_source *s = &layer->source;
+    size_t out = s->layout == MHA_IN_OUT ? 1 : 0, width[4], d_v;
+    for (size_t i = 0; i < 4; i++) {
+        width[i] = s->tensor[i].dim[out];
+        if (width[i] == 0 || s->tensor[i].dim[1 - out] == 0)
+            return refuse(layer, "tensor \"%.100s\" is empty", layer->tensor[i]->name);
+        if (!bias_fits(layer, i, width[i])) return false;
+    }
+    d_v = width[2] / s->num_kv_heads;
+    if (width[2] % s->num_kv_heads != 0)
+        return refuse(layer, "%zu key/value heads do not divide the width %zu of V", s->num_kv_heads, width[2]);
+    return s->tensor[3].dim[1 - out] == s->num_heads * d_v ||
+           refuse(layer, "tensor \"%.100s\" takes a width of %zu, but %zu heads give %zu", layer->tensor[3]->name,
+                  s->tensor[3].dim[1 - out], s->num_heads, s->num_heads * d_v);
+}
+
+/* What the config says against the layer as mhad would compute it. */
+static bool find_config_obstacle(struct checkpoint_layer *layer, const cJSON *config) {
+    const char *kind = config_text(config, "position_embedding_type"),
+               *attention = config_text(config, "attention_type");
+    for (size_t i = 0; i < sizeof config_obstacles / sizeof *config_obstacles; i++)
+        if (config_says(config, config_obstacles[i].key)) return refuse(layer, "%s", config_obstacles[i].reason);
+    for (size_t i = 0; i < sizeof model_types / sizeof *model_types; i++)
+        if (!strcmp(config_text(config, "model_type"), model_types[i].type))
+            return refuse(layer, "%s", model_types[i].reason);
+    if (!strcmp(kind, "alibi") || starts_with(kind, "relative"))
+        return refuse(
+            layer, "it adds to the scores by position (\"position_embedding_type\": \"%.40s\"), which mhad does not do",
+            kind);
+    if (!strcmp(attention, "block_sparse") || !strcmp(attention, "prob"))
+        return refuse(layer, "not every query sees every key (\"attention_type\": \"%.40s\"), which mhad does not do",
+                      attention);
+    return true;
+}
+
+/* The scale that the config gives, 0 if it gives none. */
+static double config_scale(const struct family *family, const cJSON *config) {
+    double multiplier = config_positive(config, "attention_multiplier"),
+           width = config_positive(config, "query_pre_attn_scalar");
+    if (family->traits & UNSCALED || !config_truth(config, "scale_attn_weights", true)) return 1;
+    return multiplier > 0 ? multiplier : width > 0 ? 1 / sqrt(width) : 0;
 }
 
 static bool find_options(struct checkpoint_layer *layer, const struct family *family, const cJSON *config,
@@ -358,20 +538,54 @@ static bool find_options(struct checkpoint_layer *layer, const struct family *fa
         return refuse(layer,
                       "it rotates Q and K by position (rope), which mhad does not do yet; a model without positions "
                       "says \"position_embedding_type\": \"none\" in config.json");
-    if (config_truth(config, "scale_attn_by_inverse_layer_idx", false))
-        return refuse(layer,
-                      "its scale depends on the layer's number (scale_attn_by_inverse_layer_idx); load it with a scale "
-                      "of your own");
-    const cJSON *cap = cJSON_GetObjectItemCaseSensitive(config, "attn_logit_softcapping");
-    if (cJSON_IsNumber(cap) && cap->valuedouble > 0) {
-        s->has_softcap = true;
-        s->softcap = cap->valuedouble;
-    }
-    if (family->traits & UNSCALED || !config_truth(config, "scale_attn_weights", true)) {
-        s->has_scale = true;
-        s->scale = 1;
-    }
+    if (!find_config_obstacle(layer, config)) return false;
+    s->softcap = config_positive(config, "attn_logit_softcapping");
+    s->has_softcap = s->softcap > 0;
+    s->scale = config_scale(family, config);
+    s->has_scale = s->scale > 0;
     return true;
+}
+
+/* Whether the family has this name (without prefix) for one of its weights or biases. */
+static bool is_part(const struct family *family, const char *stem) {
+    for (size_t i = 0; i < 4; i++)
+        if ((family->weight[i] && !strcmp(stem, family->weight[i])) ||
+            (family->bias[i] && !strcmp(stem, family->bias[i])))
+            return true;
+    return false;
+}
+
+static bool is_harmless(const char *stem) {
+    size_t n = strcspn(stem, ".");
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (strlen(harmless[i]) == n && starts_with(stem, harmless[i])) return true;
+    return false;
+}
+
+/* A tensor in `module` (below the layer's prefix, "" = all of it) that is no part of the family's attention and might change it. */
+static void find_stranger(struct checkpoint_layer *layer, const struct family *family, const struct st_header *header,
+                          const char *prefix, const char *module, bool strict) {
+    char begin[1100];
+    size_t length = strlen(prefix), n = (size_t)snprintf(begin, sizeof begin, "%s.%s", prefix, module);
+    if (length == 0 || n >= sizeof begin) return;
+    for (size_t i = st_lower_bound(header, begin); i < header->n_tensors; i++) {
+        const char *name = header->by_name[i]->name, *stem = name + length + 1;
+        if (!starts_with(name, begin)) return;
+        if (is_part(family, stem) || (!strict && is_harmless(name + n))) continue;
+        refuse(layer, "it has a tensor \"%.120s\", which mhad does not know and which may change the result", name);
+        return;
+    }
+}
+
+/* BERT's and ViT's Q, K and V are in a module of their own, and so is the output; all others are in one. */
+static void find_strangers(struct checkpoint_layer *layer, const struct family *family, const struct st_header *header,
+                           const char *prefix) {
+    const char *q = family->weight[0], *dot = strchr(q, '.');
+    char module[32] = "";
+    bool nested = dot && strchr(dot + 1, '.');
+    if (nested) snprintf(module, sizeof module, "%.*s", (int)(dot - q + 1), q);
+    find_stranger(layer, family, header, prefix, module, false);
+    if (nested) find_stranger(layer, family, header, prefix, "output.dense.", true);
 }
 
 static void find_obstacle(struct checkpoint_layer *layer, const struct st_header *header, const char *prefix,
@@ -413,8 +627,9 @@ static void read_layer(const struct search *search, const struct family *family,
     if (sibling(search->header, prefix, length, "relative_attention_bias.weight")) layer->note = T5_NOTE;
     find_obstacle(layer, search->header, prefix, length);
     take_all(layer, family, search->header, prefix, length);
-    if (!layer->refusal[0] && find_options(layer, family, config, prefix))
-        find_heads(layer, config, prefix, search->num_heads);
+    if (!layer->refusal[0] && find_options(layer, family, config, prefix) &&
+        find_heads(layer, config, prefix, search->num_heads) && find_fit(layer))
+        find_strangers(layer, family, search->header, prefix);
     for (size_t i = 0; search->data && i < LAYER_TENSORS; i++)
         if (layer->tensor[i]) layer->source.tensor[i].data = search->data + layer->tensor[i]->begin + layer->offset[i];
     layer->usable = !layer->refusal[0];
@@ -459,6 +674,30 @@ static bool find_all(const struct search *search, struct checkpoint *out) {
     return true;
 }
 
+/* Why nothing was found, where the names are those of an attention that is not read. */
+static const char *why_none(const struct st_header *header) {
+    static const char packed[] =
+        "no attention layer found that is read: the file packs Q, K and V into one tensor whose "
+        "order differs from model to model (GPT-NeoX, Bloom, Falcon, ModernBERT ...); unpack it "
+        "and PUT the weights as a layer",
+                      disentangled[] = "no attention layer found that is read: the names are those of disentangled "
+                                       "attention (DeBERTa), which mhad does not do";
+    static const struct {
+        const char *stem, *reason;
+    } signs[] = {{"query_key_value.weight", packed},
+                 {"Wqkv.weight", packed},
+                 {"qkv.weight", packed},
+                 {"qkv_proj.weight", packed},
+                 {"self.query_proj.weight", disentangled},
+                 {"self.in_proj.weight", disentangled}};
+    size_t prefix;
+    for (size_t i = 0; i < header->n_tensors; i++)
+        for (size_t j = 0; j < sizeof signs / sizeof *signs; j++)
+            if (split_name(header->tensors[i].name, signs[j].stem, &prefix)) return signs[j].reason;
+    return "no attention layer found: no tensors with the names of BERT, RoBERTa, ViT, ALBERT, DistilBERT, GPT-2, "
+           "torch.nn.MultiheadAttention, OPT, BART, Whisper, T5 or Llama";
+}
+
 static bool find_error(struct st_error *error, enum st_rule rule, const char *text) {
     error->rule = rule;
     snprintf(error->text, sizeof error->text, "%s", text);
@@ -479,10 +718,7 @@ bool checkpoint_find(const struct st_header *header, const unsigned char *data, 
     if (!ok) return find_error(error, ST_NO_MEMORY, "out of memory");
     if (out->count > 0) return true;
     checkpoint_free(out);
-    return find_error(
-        error, ST_HEADER_STRUCTURE,
-        "no attention layer found: no tensors with the names of BERT, RoBERTa, ViT, ALBERT, DistilBERT, GPT-2, "
-        "torch.nn.MultiheadAttention, OPT, BART, Whisper, T5 or Llama");
+    return find_error(error, ST_HEADER_STRUCTURE, why_none(header));
 }
 
 void checkpoint_free(struct checkpoint *checkpoint) {

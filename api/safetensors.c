@@ -478,6 +478,7 @@ static bool read_root(const cJSON *root, struct st_header *header, struct st_ten
     qsort(doc->by_name, n, sizeof *doc->by_name, compare_name);
     header->tensors = tensors;
     header->n_tensors = n;
+    header->by_name = (const struct st_tensor *const *)doc->by_name;
     header->metadata = metadata;
     return true;
 }
@@ -578,6 +579,18 @@ const struct st_tensor *st_find(const struct st_header *header, const char *name
                                    ? NULL
                                    : bsearch(&at, doc->by_name, header->n_tensors, sizeof *doc->by_name, compare_name);
     return found ? *found : NULL;
+}
+
+size_t st_lower_bound(const struct st_header *header, const char *name) {
+    size_t low = 0, high = header->n_tensors;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(header->by_name[middle]->name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 const char *st_metadata_get(const struct st_header *header, const char *key) {

@@ -113,6 +113,7 @@ struct st_metadata {
 struct st_header {
     const struct st_tensor *tensors; /* in the order of the data */
     size_t n_tensors;
+    const struct st_tensor *const *by_name; /* the same in the order of their names' bytes */
     const struct st_metadata *metadata;
     size_t n_metadata;
     size_t data_bytes; /* the data must have exactly this length */
@@ -129,6 +130,8 @@ void st_header_free(struct st_header *header); /* NULL is fine */
 /* The last rule: the data is `bytes` long. */
 enum st_rule st_header_fits(const struct st_header *header, size_t bytes, struct st_error *error);
 const struct st_tensor *st_find(const struct st_header *header, const char *name); /* NULL: not there */
+/* The first place in by_name whose name is not less than `name`; n_tensors: there is none. */
+size_t st_lower_bound(const struct st_header *header, const char *name);
 const char *st_metadata_get(const struct st_header *header, const char *key);      /* NULL: not there */
 /* "[2,3]" into out, always terminated. */
 void st_shape_text(const struct st_tensor *tensor, char *out, size_t max);

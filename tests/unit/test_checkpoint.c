@@ -495,6 +495,189 @@ static void what_stands_beside_the_projections_is_not_ignored(void **state) {
     }
 }
 
+static const char *const bert_weight[] = {"self.query.weight", "self.key.weight", "self.value.weight",
+                                          "output.dense.weight"};
+static const char *const vit_weight[] = {"attention.query.weight", "attention.key.weight", "attention.value.weight",
+                                         "output.dense.weight"};
+
+/* Tensors of real models that change what is computed: scaled cosine (Swin v2), biases under other names (VideoMAE), gated
+ * relative positions (WavLM), positions on values (VITS), a norm of the heads (Kosmos-2), entity queries (LUKE), global
+ * attention (Longformer), a convolution before K and V (SegFormer), low-rank updates, scales of quantised weights. */
+static void a_tensor_inside_the_attention_that_is_not_known_refuses_the_layer(void **state) {
+    (void)state;
+    static const struct {
+        const char *const *weight;
+        const char *beside;
+    } cases[] = {{bert_weight, "self.logit_scale"},
+                 {bert_weight, "self.rotary_embeddings.inv_freq"},
+                 {bert_weight, "self.w2e_query.weight"},
+                 {bert_weight, "self.query_global.weight"},
+                 {bert_weight, "self.sr.weight"},
+                 {bert_weight, "self.query.lora_A.weight"},
+                 {bert_weight, "output.dense.lora_A.default.weight"},
+                 {bert_weight, "output.dense.weight_scale"},
+                 {vit_weight, "attention.q_bias"},
+                 {vit_weight, "attention.relative_position_bias.relative_position_bias_table"},
+                 {proj_weight, "gru_rel_pos_linear.weight"},
+                 {proj_weight, "emb_rel_k"},
+                 {proj_weight, "inner_attn_ln.weight"},
+                 {proj_weight, "q_proj.weight_scale"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        forget_all();
+        add_linear("m.layer.0.attention", cases[i].weight, no_bias, ST_F32, 3, 3);
+        add("m.layer.0.attention", cases[i].beside, ST_F32, D, 0);
+        write_model("{\"num_attention_heads\": 3}");
+        check_refused(0, cases[i].beside);
+    }
+}
+
+static void what_comes_before_or_after_the_attention_does_not_matter(void **state) {
+    (void)state;
+    forget_all();
+    struct truth t = add_linear("m.layer.0.attention", bert_weight, no_bias, ST_F32, 3, 3);
+    add("m.layer.0.attention", "output.LayerNorm.weight", ST_F32, D, 0);
+    add("m.layer.0.attention", "LayerNorm.weight", ST_F32, D, 0);
+    add("m.layer.0.attention2", "self.logit_scale", ST_F32, D, 0); /* another module */
+    add("m.layer.0", "output.dense.weight", ST_F32, D, D);
+    write_model("{\"num_attention_heads\": 3}");
+    check_layer("m.layer.0.attention", 1, 0, &t);
+    forget_all();
+    t = add_linear("blocks.0", proj_weight, no_bias, ST_F32, 3, 3); /* projections in the block itself */
+    add("blocks.0", "norm1.weight", ST_F32, D, 0);
+    add("blocks.0", "mlp.fc1.weight", ST_F32, D, D);
+    write_model("{\"num_attention_heads\": 3}");
+    check_layer("blocks.0", 1, 0, &t);
+}
+
+static void models_that_only_their_config_tells_apart_are_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"\"model_type\": \"roformer\"", "rope"},
+        {"\"model_type\": \"nezha\"", "relative position"},
+        {"\"position_embedding_type\": \"alibi\"", "alibi"},
+        {"\"alibi\": true", "alibi"},
+        {"\"position_embedding_type\": \"relative_key_query\"", "relative_key_query"},
+        {"\"attention_type\": \"block_sparse\"", "block_sparse"},
+        {"\"use_shared_relative_position_bias\": true", "use_shared_relative_position_bias"},
+        {"\"has_relative_attention_bias\": true", "has_relative_attention_bias"},
+        {"\"use_rotary_embedding\": true", "rope"},
+        {"\"scale_attn_by_inverse_layer_idx\": true", "layer's number"},
+        {"\"head_dim\": 3", "heads are 3 wide"},
+    };
+    forget_all();
+    struct truth t = add_linear("m.encoder.layer.0.attention", bert_weight, no_bias, ST_F32, 3, 3);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char config[200];
+        snprintf(config, sizeof config, "{\"num_attention_heads\": 3, %s}", cases[i][0]);
+        write_model(config);
+        check_refused(0, cases[i][1]);
+    }
+    write_model("{\"num_attention_heads\": 3, \"model_type\": \"bert\", \"position_embedding_type\": \"absolute\", "
+                "\"attention_type\": \"original_full\", \"alibi\": false, \"rotary_pct\": 0, \"rope_scaling\": null, "
+                "\"use_rotary_embedding\": false, \"has_relative_attention_bias\": false, \"head_dim\": 4}");
+    check_layer("m.encoder.layer.0.attention", 1, 0, &t);
+}
+
+static void a_scale_of_the_configs_own_is_used(void **state) {
+    (void)state;
+    forget_all();
+    struct truth t = add_linear("model.layers.1.self_attn", llama_weight, no_bias, ST_BF16, 6, 2);
+    t.causal = true;
+    t.scale = 0.0625; /* Granite 4 without positions */
+    write_model(
+        "{\"num_attention_heads\": 6, \"position_embedding_type\": \"nope\", \"attention_multiplier\": 0.0625}");
+    check_layer("model.layers.1.self_attn", 1, 0, &t);
+    t.scale = 0.125; /* as Gemma writes it */
+    write_model("{\"num_attention_heads\": 6, \"position_embedding_type\": \"none\", \"query_pre_attn_scalar\": 64}");
+    check_layer("model.layers.1.self_attn", 1, 0, &t);
+    t.scale = 1 / sqrt(2.0); /* numbers that are none change nothing */
+    write_model("{\"num_attention_heads\": 6, \"position_embedding_type\": \"none\", \"query_pre_attn_scalar\": 0, "
+                "\"attention_multiplier\": -1, \"attn_logit_softcapping\": 1e999}");
+    check_layer("model.layers.1.self_attn", 1, 0, &t);
+}
+
+/* Q-Former (BLIP-2) has 3 heads here, the text model beside it 6: both divide the width, one is right. */
+static void each_part_of_a_model_has_its_own_head_count(void **state) {
+    (void)state;
+    forget_all();
+    struct truth t = add_linear("qformer.encoder.layer.0.attention", vit_weight, no_bias, ST_F32, 3, 3);
+    write_model("{\"text_config\": {\"num_attention_heads\": 6}, \"qformer_config\": {\"num_attention_heads\": 3}}");
+    check_layer("qformer.encoder.layer.0.attention", 1, 0, &t);
+    forget_all();
+    t = add_linear("resampler.layers.0.self_attn", proj_weight, no_bias, ST_F32, 3, 3);
+    write_model("{\"text_config\": {\"num_attention_heads\": 6}, \"vision_config\": {\"num_attention_heads\": 4}}");
+    check_refused(0, "--num-heads");
+    write_model("{\"text_config\": {\"num_attention_heads\": 3}, \"vision_config\": {\"num_attention_heads\": null}}");
+    check_layer("resampler.layers.0.self_attn", 1, 0, &t);
+    forget_all(); /* encoder-decoders of two models */
+    add_linear("encoder.encoder.layer.0.attention", vit_weight, no_bias, ST_F32, 6, 6);
+    t = add_linear("decoder.roberta.encoder.layer.0.attention", bert_weight, no_bias, ST_F32, 3, 3);
+    write_model("{\"encoder\": {\"num_attention_heads\": 6}, \"decoder\": {\"num_attention_heads\": 3}}");
+    check_layer("decoder.roberta.encoder.layer.0.attention", 2, 0, &t);
+}
+
+static void a_packed_tensor_in_the_other_orientation_is_refused(void **state) {
+    (void)state;
+    forget_all();
+    add("transformer.h.0.attn", "c_attn.weight", ST_F32, 3 * D, D);
+    add("transformer.h.0.attn", "c_proj.weight", ST_F32, D, D);
+    write_model("{\"n_head\": 4}");
+    check_refused(0, "transposed");
+    forget_all(); /* GPT-2's cross-attention */
+    add("h.0.crossattention", "c_attn.weight", ST_F32, D, 2 * D);
+    add("h.0.crossattention", "q_attn.weight", ST_F32, D, D);
+    add("h.0.crossattention", "c_proj.weight", ST_F32, D, D);
+    write_model("{\"n_head\": 4}");
+    check_refused(0, "q_attn");
+}
+
+static void names_of_attention_that_is_not_read_are_told(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"attention.query_key_value.weight", "packs Q, K and V"}, /* GPT-NeoX */
+                                           {"attn.Wqkv.weight", "ModernBERT"},
+                                           {"attention.self.query_proj.weight", "disentangled"},
+                                           {"attention.self.in_proj.weight", "disentangled"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        forget_all();
+        add("layers.0", cases[i][0], ST_F32, 3 * D, D);
+        add("layers.0", "attention.dense.weight", ST_F32, D, D);
+        write_model("{\"num_attention_heads\": 3}");
+        check_refused(0, cases[i][1]);
+    }
+}
+
+/* One such layer does not keep the server from starting with the others. */
+static void parts_that_do_not_fit_refuse_their_layer_alone(void **state) {
+    (void)state;
+    static const struct {
+        const char *stem;
+        size_t rows, columns;
+        const char *word;
+    } cases[] = {{"out_proj.weight", D, D - 2, "takes a width of 10"},
+                 {"v_proj.weight", D - 2, D, "do not divide the width 10 of V"},
+                 {"v_proj.bias", D - 2, 0, "gives 10 elements"},
+                 {"out_proj.weight", D, 0, "2 dimensions"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        forget_all();
+        add_linear("good.self_attn", proj_weight, no_bias, ST_F32, 3, 3);
+        for (size_t j = 0; j < 4; j++)
+            if (strcmp(proj_weight[j], cases[i].stem) != 0) add("bad.self_attn", proj_weight[j], ST_F32, D, D);
+        add("bad.self_attn", cases[i].stem, ST_F32, cases[i].rows, cases[i].columns);
+        write_model("{\"num_attention_heads\": 3}");
+        struct layer_store *store = layer_store_new();
+        struct problem problem;
+        size_t loaded, refused;
+        problem_init(&problem);
+        if (!layer_checkpoint_load(model_path, 0, &budget, store, &loaded, &refused, &problem))
+            fail_msg("%s", problem.detail);
+        assert_int_equal(loaded, 1);
+        assert_int_equal(refused, 1);
+        if (!strstr(problem.detail, cases[i].word))
+            fail_msg("\"%s\" does not say \"%s\"", problem.detail, cases[i].word);
+        layer_store_free(store);
+    }
+}
+
 static void heads_that_are_unknown_or_do_not_fit_are_refused(void **state) {
     (void)state;
     forget_all();
@@ -606,6 +789,14 @@ int main(void) {
         cmocka_unit_test(llama_names_without_positions),
         cmocka_unit_test(rotary_positions_are_refused_by_name),
         cmocka_unit_test(what_stands_beside_the_projections_is_not_ignored),
+        cmocka_unit_test(a_tensor_inside_the_attention_that_is_not_known_refuses_the_layer),
+        cmocka_unit_test(what_comes_before_or_after_the_attention_does_not_matter),
+        cmocka_unit_test(models_that_only_their_config_tells_apart_are_refused),
+        cmocka_unit_test(a_scale_of_the_configs_own_is_used),
+        cmocka_unit_test(each_part_of_a_model_has_its_own_head_count),
+        cmocka_unit_test(a_packed_tensor_in_the_other_orientation_is_refused),
+        cmocka_unit_test(names_of_attention_that_is_not_read_are_told),
+        cmocka_unit_test(parts_that_do_not_fit_refuse_their_layer_alone),
         cmocka_unit_test(heads_that_are_unknown_or_do_not_fit_are_refused),
         cmocka_unit_test(tensors_of_other_types_and_shapes_are_refused_by_name),
         cmocka_unit_test(one_refused_layer_does_not_keep_the_others_out),
