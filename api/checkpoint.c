@@ -710,7 +710,8 @@ bool checkpoint_find(const struct st_header *header, const unsigned char *data, 
     cJSON *tree = config ? json_tree(config, strlen(config)) : NULL;
     if (config && !cJSON_IsObject(tree)) {
         cJSON_Delete(tree);
-        return find_error(error, ST_HEADER_STRUCTURE, "config.json is not a JSON object");
+        return find_error(error, ST_HEADER_STRUCTURE,
+                          "config.json is not a JSON object (NaN and Infinity, as Python writes them, are not JSON)");
     }
     struct search search = {header, data, tree, num_heads};
     bool ok = find_all(&search, out);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -99,19 +100,23 @@ static bool feed_file(int fd, const char *path, struct document *document, struc
     char *bytes = malloc(1 << 16);
     ssize_t n = -1;
     if (!bytes) return problem_set(problem, PROBLEM_OUT_OF_MEMORY, "", "Out of memory.");
-    while ((n = read(fd, bytes, 1 << 16)) > 0) document_feed(document, bytes, (size_t)n);
+    while (problem->code == PROBLEM_NONE && (n = read(fd, bytes, 1 << 16)) > 0)
+        document_feed(document, bytes, (size_t)n);
     free(bytes);
-    return n == 0 || system_problem(problem, "Cannot read", path);
+    return n >= 0 || system_problem(problem, "Cannot read", path);
 }
 
 static struct layer *layer_of_json(const char *path, struct mem_budget *budget, struct problem *problem) {
     struct layer_source source;
     struct reading reading;
     struct layer *layer = NULL;
+    struct stat status;
     struct document *document = malloc(sizeof *document);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (!document || fd < 0) {
         system_problem(problem, "Cannot open", path);
+    } else if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) { /* a device may never end */
+        problem_set(problem, PROBLEM_OUT_OF_RANGE, "", "It is not a regular file.");
     } else if (reading_begin(&reading, budget, problem)) {
         document_init(document, reading.request);
         if (feed_file(fd, path, document, problem) && document_end(document) &&
@@ -159,7 +164,8 @@ static void remove_leftovers(const char *directory) {
 
 /* Puts the file's name before what is wrong with it. */
 static bool name_file(struct problem *problem, const char *file, const struct problem *why) {
-    return problem_set(problem, why->code, "", "%.250s: %.480s", file, why->detail);
+    const char *hint = why->code == PROBLEM_UNKNOWN_FIELD ? " (A whole model is loaded with --checkpoint FILE.)" : "";
+    return problem_set(problem, why->code, "", "%.250s: %.480s%s", file, why->detail, hint);
 }
 
 static bool load_file(const char *directory, const char *file, struct mem_budget *budget, struct layer_store *store,

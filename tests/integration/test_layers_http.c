@@ -862,6 +862,20 @@ static void the_directory_is_loaded_and_written_only_when_writable(void **state)
     free(body);
 }
 
+/* A server on the directory ends by itself, and its log says the word. */
+static void expect_no_start(const char *word) {
+    const char *const arguments[] = {"--layers", directory, NULL};
+    struct service own;
+    service_spawn(&own, arguments, NULL);
+    for (int wait_ms = 0; service_alive(&own) && wait_ms < 5000; wait_ms += 20) usleep(20000);
+    char *log = service_log(&own);
+    if (!strstr(log, word)) fail_msg("the log does not say %s: %s", word, log);
+    free(log);
+    setenv("TEST_KEEP_QUIET", "1", 1);
+    assert_int_equal(service_stop(&own), 2);
+    unsetenv("TEST_KEEP_QUIET");
+}
+
 static void a_file_that_is_no_layer_stops_the_start_and_is_named(void **state) {
     (void)state;
     static const struct {
@@ -869,20 +883,33 @@ static void a_file_that_is_no_layer_stops_the_start_and_is_named(void **state) {
     } bad[] = {{"broken.json", "{", "broken.json"},
                {"empty.safetensors", "", "empty.safetensors"},
                {"two words.json", "{}", "two words.json"},
-               {"nothing.json", "{\"num_heads\":2}", "W_q is missing"}};
+               {"nothing.json", "{\"num_heads\":2}", "W_q is missing"},
+               {"config.json", "{\"num_attention_heads\":2}", "--checkpoint"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        const char *const arguments[] = {"--layers", directory, NULL};
-        struct service own;
         empty_directory();
         write_file(bad[i].name, bad[i].content, strlen(bad[i].content));
-        service_spawn(&own, arguments, NULL);
-        for (int wait_ms = 0; service_alive(&own) && wait_ms < 5000; wait_ms += 20) usleep(20000);
-        char *log = service_log(&own);
-        if (!strstr(log, bad[i].word)) fail_msg("the log does not name %s: %s", bad[i].word, log);
-        free(log);
-        setenv("TEST_KEEP_QUIET", "1", 1);
-        assert_int_equal(service_stop(&own), 2);
-        unsetenv("TEST_KEEP_QUIET");
+        expect_no_start(bad[i].word);
+    }
+    empty_directory();
+}
+
+/* A device never ends, a FIFO never begins, and of a long file the first wrong byte is enough. */
+static void a_file_that_never_ends_does_not_keep_the_start(void **state) {
+    (void)state;
+    static const char *const names[] = {"endless.json", "endless.safetensors"};
+    char path[400];
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        empty_directory();
+        assert_int_equal(symlink("/dev/zero", path), 0);
+        expect_no_start("not a regular file");
+        empty_directory();
+        assert_int_equal(mkfifo(path, 0600), 0);
+        expect_no_start("not a regular file");
+        empty_directory();
+        write_file(names[i], "", 0);
+        assert_int_equal(truncate(path, 1l << 40), 0);
+        expect_no_start(names[i]);
     }
     empty_directory();
 }
@@ -1151,6 +1178,7 @@ int main(void) {
         cmocka_unit_test(layers_count_against_the_budget_and_give_it_back),
         cmocka_unit_test(the_directory_is_loaded_and_written_only_when_writable),
         cmocka_unit_test(a_file_that_is_no_layer_stops_the_start_and_is_named),
+        cmocka_unit_test(a_file_that_never_ends_does_not_keep_the_start),
         cmocka_unit_test(probes_answer_within_50_ms_while_a_large_layer_is_stored_and_first_used),
         cmocka_unit_test(a_layer_is_stored_whole_though_its_client_leaves_or_the_server_ends),
         cmocka_unit_test(a_kill_at_any_moment_leaves_the_old_or_the_new_layer_whole),
