@@ -8,12 +8,16 @@
  */
 #include "layers.h"
 
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "number.h"
 #include "weights.h"
@@ -25,12 +29,19 @@
 struct layer_file {
     atomic_size_t references;
     struct st_file file;
+    size_t page;
+    atomic_bool torn; /* a page could not be read: the file is shorter now, or its disk failed */
 };
+
+/* The file whose pages this thread reads now. */
+static _Thread_local struct layer_file *volatile reading;
 
 struct layer_file *layer_file_new(const struct st_file *file) {
     struct layer_file *shared = malloc(sizeof *shared);
     if (!shared) return NULL;
     shared->file = *file;
+    shared->page = (size_t)sysconf(_SC_PAGESIZE);
+    atomic_init(&shared->torn, false);
     atomic_init(&shared->references, 1);
     return shared;
 }
@@ -44,6 +55,33 @@ void layer_file_release(struct layer_file *file) {
     if (!file || atomic_fetch_sub_explicit(&file->references, 1, memory_order_acq_rel) != 1) return;
     st_file_close(&file->file);
     free(file);
+}
+
+/* Zeros take the place of what cannot be read, so that the reader comes to its end; file_is_good then says no. */
+static bool fill_page(struct layer_file *file, uintptr_t address) {
+    uintptr_t begin = (uintptr_t)file->file.map, end = (uintptr_t)file->file.data + file->file.header->data_bytes;
+    uintptr_t page = address & ~((uintptr_t)file->page - 1);
+    if (address < begin || address >= end) return false;
+    atomic_store(&file->torn, true); /* before the zeros: other threads may read them */
+    return mmap((void *)page, end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+static void bus_error(int number, siginfo_t *info, void *context) {
+    (void)context;
+    int code = errno;
+    if (!reading || !fill_page(reading, (uintptr_t)info->si_addr))
+        signal(number, SIG_DFL); /* comes again and ends us */
+    errno = code;
+}
+
+bool layer_file_catch_faults(void) {
+    struct sigaction action = {.sa_sigaction = bus_error, .sa_flags = SA_SIGINFO};
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGBUS, &action, NULL) == 0;
+}
+
+static bool file_is_good(const struct layer_file *file) {
+    return !atomic_load(&file->torn) && st_file_unchanged(&file->file);
 }
 
 const struct st_file *layer_file_get(const struct layer_file *file) { return &file->file; }
@@ -297,16 +335,7 @@ static struct mha_layer *pack_in(struct layer *layer, enum mha_dtype dtype, stru
     return pack_weights(layer, &shape, &weights, problem);
 }
 
-static struct mha_layer *pack(struct layer *layer, enum mha_dtype dtype, struct problem *problem) {
-    const struct layer_file *file = layer->source.file;
-    if (file && !st_file_unchanged(layer_file_get(file))) {
-        problem_set(
-            problem, PROBLEM_INTERNAL, "",
-            "The file of this layer (%s) was changed in place after it was loaded. Files must be replaced by renaming "
-            "a new one over them; restart the server to load this one.",
-            layer->origin);
-        return NULL;
-    }
+static struct mha_layer *pack_source(struct layer *layer, enum mha_dtype dtype, struct problem *problem) {
     struct mem_arena *arena = mem_arena_new(layer->budget);
     struct request *request = malloc(sizeof *request);
     struct mha_layer *packed = NULL;
@@ -317,6 +346,31 @@ static struct mha_layer *pack(struct layer *layer, enum mha_dtype dtype, struct 
     free(request);
     mem_arena_free(arena);
     return packed;
+}
+
+static struct mha_layer *changed_in_place(const struct layer *layer, struct problem *problem) {
+    problem_init(problem);
+    problem_set(
+        problem, PROBLEM_INTERNAL, "",
+        "The file of this layer (%s) was changed in place after it was loaded. Files must be replaced by renaming "
+        "a new one over them; restart the server to load this one.",
+        layer->origin);
+    return NULL;
+}
+
+/* What was packed while the file changed may be half of the old and half of the new. */
+static struct mha_layer *pack(struct layer *layer, enum mha_dtype dtype, struct problem *problem) {
+    struct layer_file *file = layer->source.file;
+    if (!file) return pack_source(layer, dtype, problem);
+    if (!file_is_good(file)) return changed_in_place(layer, problem);
+    reading = file;
+    struct mha_layer *packed = pack_source(layer, dtype, problem);
+    reading = NULL;
+    if (file_is_good(file)) return packed;
+    mha_layer_free(packed);
+    mem_uncharge(layer->budget, layer->packed_bytes[dtype]);
+    layer->packed_bytes[dtype] = 0;
+    return changed_in_place(layer, problem);
 }
 
 const struct mha_layer *layer_packed(struct layer *layer, enum mha_dtype dtype, struct problem *problem) {

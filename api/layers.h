@@ -75,6 +75,9 @@ struct layer_file *layer_file_new(const struct st_file *file);
 struct layer_file *layer_file_keep(struct layer_file *file);
 void layer_file_release(struct layer_file *file); /* NULL is fine */
 const struct st_file *layer_file_get(const struct layer_file *file);
+/* For the process, once: a page of a mapped file that cannot be read any more while a layer is packed (the file was cut, the disk
+ * failed) makes the packing fail, where SIGBUS would end the process. False: the handler cannot be set. */
+bool layer_file_catch_faults(void);
 
 /* ---- layers ---- */
 

@@ -14,6 +14,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "../api/layers.h"
 #include "cpus.h"
 #include "healthcheck.h"
 #include "layers.h"
@@ -29,7 +30,7 @@ static int fail(const char *what, const char *why) {
     return 2;
 }
 
-/* Signals come as bytes of a descriptor, so that nothing runs inside a handler. Before any thread: they inherit the mask. */
+/* Signals come as bytes of a descriptor, so that nothing runs inside a handler (but that of a mapped file's lost page). Before any thread: they inherit the mask. */
 static int take_signals_as_bytes(void) {
     sigset_t set;
     sigemptyset(&set);
@@ -37,6 +38,8 @@ static int take_signals_as_bytes(void) {
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* write says EFBIG instead */
+    layer_file_catch_faults();
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0) return -1;
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }

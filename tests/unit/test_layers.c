@@ -16,6 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "../../api/layers.h"
 #include "support/half.h"
@@ -428,6 +431,79 @@ static void readers_see_whole_versions_while_writers_replace_and_delete(void **s
     assert_true(atomic_load(&crowd.computed) >= ENOUGH);
 }
 
+/* ---- files that change under a layer ------------------------------------------------------------------------------ */
+
+enum { WIDE = 128 }; /* four matrices of 32 pages each */
+
+static size_t write_wide_file(const char *path) {
+    static const char *const names[] = {"W_q", "W_k", "W_v", "W_o"};
+    static const double numbers[WIDE * WIDE];
+    const size_t dim[2] = {WIDE, WIDE};
+    struct st_out out[4];
+    size_t head;
+    for (int i = 0; i < 4; i++) out[i] = (struct st_out){.name = names[i], .dtype = ST_F64, .rank = 2, .dim = dim};
+    char *header = st_write_header(out, 4, NULL, 0, &head);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fwrite(header, 1, head, f);
+    for (int i = 0; i < 4; i++) fwrite(numbers, sizeof numbers, 1, f);
+    fclose(f);
+    free(header);
+    return head + 4 * sizeof numbers;
+}
+
+/* A layer whose weights are in that file; takes it over. */
+static struct layer *layer_in(const struct st_file *file) {
+    struct layer_source source = {.num_heads = 1, .num_kv_heads = 1, .file = layer_file_new(file)};
+    assert_non_null(source.file);
+    for (size_t i = 0; i < 4; i++)
+        source.tensor[i] = (struct layer_tensor){.given = true,
+                                                 .type = TENSOR_F64,
+                                                 .rank = 2,
+                                                 .dim = {WIDE, WIDE},
+                                                 .stride = WIDE,
+                                                 .data = file->data + i * WIDE * WIDE * sizeof(double)};
+    struct layer *layer = layer_new(&budget, &source, "a file", &problem);
+    if (!layer) fail_msg("%s", problem.detail);
+    return layer;
+}
+
+static void expect_changed(struct layer *layer, enum mha_dtype dtype) {
+    size_t before = atomic_load(&budget.used);
+    problem_init(&problem);
+    assert_null(layer_packed(layer, dtype, &problem));
+    assert_int_equal(problem.code, PROBLEM_INTERNAL);
+    assert_non_null(strstr(problem.detail, "changed in place"));
+    assert_int_equal(atomic_load(&budget.used), before);
+}
+
+/* The cut comes between the look at the file's length and the reading: here the length that is remembered is the new one. */
+static void a_file_that_is_cut_while_it_is_packed_fails_the_packing_and_not_the_process(void **state) {
+    (void)state;
+    char path[] = "/tmp/test_layers_XXXXXX";
+    struct st_file file;
+    struct st_error error;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    size_t bytes = write_wide_file(path);
+    assert_true(layer_file_catch_faults());
+    assert_true(st_file_open(&file, path, &error));
+    void *map = file.map;
+    assert_int_equal(truncate(path, (off_t)(bytes / 2)), 0);
+    struct stat status;
+    assert_int_equal(stat(path, &status), 0);
+    file.map_bytes = bytes / 2;
+    file.mtime_ns = (int64_t)status.st_mtim.tv_sec * 1000000000 + status.st_mtim.tv_nsec;
+    assert_true(st_file_unchanged(&file));
+    struct layer *layer = layer_in(&file);
+    expect_changed(layer, MHA_F64);
+    expect_changed(layer, MHA_F32); /* what was lost stays lost */
+    layer_release(layer);
+    munmap(map, bytes);
+    unlink(path);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fresh, all_given_back)
 
 int main(void) {
@@ -442,6 +518,7 @@ int main(void) {
         TEST(names_are_plain_and_can_never_be_a_path),
         TEST(the_store_lists_in_order_and_says_what_it_replaced),
         TEST(a_layer_in_use_outlives_its_name),
+        TEST(a_file_that_is_cut_while_it_is_packed_fails_the_packing_and_not_the_process),
         TEST(readers_see_whole_versions_while_writers_replace_and_delete),
     };
     return cmocka_run_group_tests_name("layers", tests, NULL, NULL);
