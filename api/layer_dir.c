@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -34,8 +36,6 @@ static bool join(char out[PATH_ROOM], const char *directory, const char *name, c
     return problem_set(problem, PROBLEM_INTERNAL, "", "The path of the layers directory is too long.");
 }
 
-/* ---- loading one file -------------------------------------------------------------------------------------------- */
-
 /* The part of a path that a description shows: "layers/a.json" and not where the directory lies. */
 static const char *shown(const char *path) {
     const char *at = path + strlen(path);
@@ -43,6 +43,29 @@ static const char *shown(const char *path) {
         if (at[-1] == '/' && ++slashes == 2) break;
     return at;
 }
+
+/* ---- one writer at a time ---------------------------------------------------------------------------------------- */
+
+#define LOCK_TRIES   1000
+#define LOCK_WAIT_NS 10000000 /* 10 s in all */
+
+/* Servers that share the directory change it one after the other: their temporary files have the same names. The lock ends with
+ * the descriptor, so also with a process that is killed. File systems without locks are used as they are. -1 and *problem. */
+static int lock_directory(const char *directory, struct problem *problem) {
+    const struct timespec wait = {.tv_nsec = LOCK_WAIT_NS};
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool taken = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    for (int i = 0; taken && i < LOCK_TRIES; i++) {
+        nanosleep(&wait, NULL);
+        taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    }
+    if (fd >= 0 && !taken) return fd;
+    system_problem(problem, fd < 0 ? "Cannot open" : "Another process keeps locked", shown(directory));
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* ---- loading one file -------------------------------------------------------------------------------------------- */
 
 /* A request of the layer document in an arena of its own. */
 struct reading {
@@ -150,16 +173,18 @@ static void free_entries(struct dirent **entries, int count) {
     free(entries);
 }
 
+/* What cannot be removed does no harm. */
 static void remove_leftovers(const char *directory) {
     struct dirent **entries;
     struct problem ignored;
     char path[PATH_ROOM];
-    int count = scandir(directory, &entries, is_leftover, alphasort);
     problem_init(&ignored);
-    if (count < 0) return;
+    int lock = lock_directory(directory, &ignored),
+        count = lock < 0 ? -1 : scandir(directory, &entries, is_leftover, alphasort);
     for (int i = 0; i < count; i++)
         if (join(path, directory, entries[i]->d_name, "", &ignored)) unlink(path);
-    free_entries(entries, count);
+    if (count >= 0) free_entries(entries, count);
+    if (lock >= 0) close(lock);
 }
 
 /* Puts the file's name before what is wrong with it. */
@@ -271,16 +296,6 @@ static bool write_source(int fd, const struct layer_source *source) {
     return ok;
 }
 
-static bool sync_directory(const char *directory) {
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool ok = fsync(fd) == 0;
-    int code = errno;
-    close(fd);
-    errno = code;
-    return ok;
-}
-
 /* Writes to `temporary`, which must not exist, and syncs it. */
 static bool write_temporary(const char *temporary, const struct layer_source *source, struct problem *problem) {
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -304,14 +319,14 @@ static bool can_be_kept(const struct layer_source *source, struct problem *probl
     return true;
 }
 
-struct layer *layer_dir_put(const char *directory, const char *name, const struct layer *layer,
-                            struct mem_budget *budget, struct problem *problem) {
+/* The directory is locked. */
+static struct layer *replace_file(const char *directory, const char *name, const struct layer *layer,
+                                  struct mem_budget *budget, struct problem *problem) {
     char final[PATH_ROOM], json[PATH_ROOM], temporary[PATH_ROOM];
-    if (!can_be_kept(layer_source(layer), problem)) return NULL;
     if (!join(final, directory, name, ".safetensors", problem) || !join(json, directory, name, ".json", problem) ||
         !join(temporary, directory, TEMPORARY, name, problem))
         return NULL;
-    unlink(temporary); /* of an earlier life: there is one writer */
+    unlink(temporary); /* of an earlier life */
     if (!write_temporary(temporary, layer_source(layer), problem)) return NULL;
     struct layer *stored = layer_of_safetensors(temporary, budget, problem);
     if (!stored || rename(temporary, final) != 0) {
@@ -322,11 +337,21 @@ struct layer *layer_dir_put(const char *directory, const char *name, const struc
     }
     layer_set_origin(stored, shown(final));
     unlink(json);
-    sync_directory(directory); /* what can fail here is only how soon it is durable */
     return stored;
 }
 
-bool layer_dir_delete(const char *directory, const char *name, struct problem *problem) {
+struct layer *layer_dir_put(const char *directory, const char *name, const struct layer *layer,
+                            struct mem_budget *budget, struct problem *problem) {
+    if (!can_be_kept(layer_source(layer), problem)) return NULL;
+    int lock = lock_directory(directory, problem);
+    if (lock < 0) return NULL;
+    struct layer *stored = replace_file(directory, name, layer, budget, problem);
+    if (stored) fsync(lock); /* what can fail here is only how soon it is durable */
+    close(lock);
+    return stored;
+}
+
+static bool remove_files(const char *directory, const char *name, struct problem *problem) {
     static const char *const suffixes[] = {
         ".json", ".safetensors"}; /* in this order: a crash between leaves the one that counts */
     char path[PATH_ROOM];
@@ -334,7 +359,16 @@ bool layer_dir_delete(const char *directory, const char *name, struct problem *p
         if (!join(path, directory, name, suffixes[i], problem)) return false;
         if (unlink(path) != 0 && errno != ENOENT) return system_problem(problem, "Cannot remove", shown(path));
     }
-    return sync_directory(directory) || system_problem(problem, "Cannot sync", shown(directory));
+    return true;
+}
+
+bool layer_dir_delete(const char *directory, const char *name, struct problem *problem) {
+    int lock = lock_directory(directory, problem);
+    if (lock < 0) return false;
+    bool ok = remove_files(directory, name, problem);
+    if (ok && fsync(lock) != 0) ok = system_problem(problem, "Cannot sync", shown(directory));
+    close(lock);
+    return ok;
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */

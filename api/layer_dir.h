@@ -7,7 +7,8 @@
  * kinds. A safetensors file is mapped, not read: its pages come when the layer is packed.
  *
  * Changes are crash-safe: a new file is written under a temporary name (.mhad-...), synced, renamed over the old one, and the
- * directory is synced. Whoever looks at any moment, also after a crash, finds the old file or the new one, whole.
+ * directory is synced. Whoever looks at any moment, also after a crash, finds the old file or the new one, whole. Servers that
+ * share a directory change it one after the other (flock on the directory); each sees the others' changes at its next start.
  *
  * What it does not do: watch the directory. Files that others put there are seen at the next start.
  */

@@ -44,17 +44,22 @@ static int take_signals_as_bytes(void) {
     return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-/* As many descriptors as we may have; the connection limit follows from what we get. */
-static size_t raise_file_limit(size_t connections) {
+/* As many descriptors as we may have: each file of --layers keeps one. */
+static void raise_file_limit(void) {
     struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* So many connections have a descriptor; called when all other files are open. */
+static size_t files_for(size_t connections) {
+    struct rlimit limit;
+    int next = dup(STDERR_FILENO); /* the lowest that is free: as many are taken */
+    size_t taken = next > 0 ? (size_t)next + 64 : 64;
+    if (next >= 0) close(next);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return connections;
-    rlim_t wanted = (rlim_t)connections + 64;
-    if (limit.rlim_cur < wanted) {
-        limit.rlim_cur = limit.rlim_max == RLIM_INFINITY || limit.rlim_max > wanted ? wanted : limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-        if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return connections;
-    }
-    size_t room = limit.rlim_cur > 128 ? (size_t)limit.rlim_cur - 64 : 64;
+    size_t room = limit.rlim_cur > taken + 64 ? limit.rlim_cur - taken : 64;
     return connections < room ? connections : room;
 }
 
@@ -75,7 +80,7 @@ static bool set_up_memory(struct service *service, const struct config *config) 
 }
 
 static void set_up_limits(struct service *service, const struct config *config) {
-    service->conns.limit = raise_file_limit((size_t)config->max_connections);
+    service->conns.limit = files_for((size_t)config->max_connections);
     service->conns.per_ip_limit = (size_t)config->max_per_ip;
     if (service->conns.limit < config->max_connections)
         log_message(&service->log, LOG_WARN, "limit", "--max-connections is %zu, the limit of open files allows %zu",
@@ -89,6 +94,7 @@ static int set_up(struct service *service, const struct config *config, int sign
     if (!set_up_memory(service, config)) return fail("memory", "not enough to start");
     if (!tokens_read(&service->tokens, config->token_file, why, sizeof why)) return fail("--token-file", why);
     if (!tls_read(&service->tls, config, clock_now(), why, sizeof why)) return fail("TLS", why);
+    raise_file_limit();
     if (!layers_open(service, config, why, sizeof why)) return fail("layers", why);
     if (!listeners_open(&service->listeners, config, stderr)) return 2;
     set_up_limits(service, config);

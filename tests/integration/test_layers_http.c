@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -988,6 +989,115 @@ static int stop_on_directory(void) {
     return service_stop(&service);
 }
 
+/* With this soft limit for what is started meanwhile. */
+static struct rlimit lower_limit(int resource, rlim_t soft) {
+    struct rlimit before, lower;
+    assert_int_equal(getrlimit(resource, &before), 0);
+    lower = before;
+    lower.rlim_cur = soft;
+    assert_int_equal(setrlimit(resource, &lower), 0);
+    return before;
+}
+
+static void a_limit_of_file_sizes_fails_the_put_and_not_the_process(void **state) {
+    (void)state;
+    struct service old = service;
+    CURL *old_client = client;
+    empty_directory();
+    struct rlimit before = lower_limit(RLIMIT_FSIZE, 16384);
+    start_on_directory();
+    setrlimit(RLIMIT_FSIZE, &before);
+    put_layer("a", 31, WIDTH, 201);
+    put_layer("a", 32, 64, 500);
+    assert_true(service_alive(&service));
+    put_layer("a", 31, WIDTH, 200);
+    assert_int_equal(count_files("a.safetensors"), 1);
+    assert_int_equal(count_files(".mhad-"), 0);
+    assert_int_equal(stop_on_directory(), 0);
+    service = old;
+    client = old_client;
+}
+
+static void more_layer_files_than_the_soft_limit_of_descriptors_are_loaded(void **state) {
+    (void)state;
+    struct service old = service;
+    CURL *old_client = client;
+    char name[32];
+    size_t size;
+    double *w = matrix_f64(33, WIDTH * WIDTH);
+    const size_t dim[2] = {WIDTH, WIDTH};
+    struct st_out out[4] = {{.name = "W_q"}, {.name = "W_k"}, {.name = "W_v"}, {.name = "W_o"}};
+    for (int i = 0; i < 4; i++)
+        out[i] = (struct st_out){.name = out[i].name, .dtype = ST_F64, .rank = 2, .dim = dim, .data = w};
+    char *file = pack(out, 4, "{\"num_heads\":2}", &size);
+    empty_directory();
+    for (int i = 0; i < 80; i++) {
+        snprintf(name, sizeof name, "l%d.safetensors", i);
+        write_file(name, file, size);
+    }
+    struct rlimit before = lower_limit(RLIMIT_NOFILE, 60);
+    start_on_directory();
+    setrlimit(RLIMIT_NOFILE, &before);
+    put_layer("l79", 34, WIDTH, 200);
+    assert_int_equal(stop_on_directory(), 0);
+    empty_directory();
+    free(file);
+    free(w);
+    service = old;
+    client = old_client;
+}
+
+struct writer {
+    struct service *service;
+    unsigned seed;
+    int failed;
+    char answer[300];
+};
+
+static void *put_again_and_again(void *argument) {
+    struct writer *writer = argument;
+    CURL *own = client_new(writer->service);
+    char *body = layer_json(writer->seed, 96, "");
+    for (int i = 0; i < 40; i++) {
+        struct request request = {
+            .method = i % 8 == 7 ? "DELETE" : "PUT", .path = "/v1/layers/shared", .body = i % 8 == 7 ? NULL : body};
+        request.size = request.body ? strlen(body) : 0;
+        struct reply reply = client_send(own, writer->service, &request);
+        if (reply.status >= 500 || reply.status == 400) {
+            writer->failed++;
+            snprintf(writer->answer, sizeof writer->answer, "%.290s", reply.body);
+        }
+        reply_free(&reply);
+    }
+    free(body);
+    client_free(own);
+    return NULL;
+}
+
+static void two_servers_on_one_directory_write_one_after_the_other(void **state) {
+    (void)state;
+    struct service old = service;
+    CURL *old_client = client;
+    const char *const arguments[] = {"--layers", directory, "--layers-writable", "--log", "off", NULL};
+    struct service both[2];
+    struct writer writers[2] = {{.service = &both[0], .seed = 41}, {.service = &both[1], .seed = 51}};
+    pthread_t threads[2];
+    empty_directory();
+    for (int i = 0; i < 2; i++) service_start(&both[i], arguments);
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, put_again_and_again, &writers[i]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) {
+        if (writers[i].failed) fail_msg("%d failed: %s", writers[i].failed, writers[i].answer);
+        assert_int_equal(service_stop(&both[i]), 0);
+    }
+    assert_int_equal(count_files(".mhad-"), 0);
+    start_on_directory(); /* what they left is whole */
+    assert_int_equal(stop_on_directory(), 0);
+    empty_directory();
+    service = old;
+    client = old_client;
+}
+
 static void probes_answer_within_50_ms_while_a_large_layer_is_stored_and_first_used(void **state) {
     (void)state;
     size_t size, count;
@@ -1179,6 +1289,9 @@ int main(void) {
         cmocka_unit_test(the_directory_is_loaded_and_written_only_when_writable),
         cmocka_unit_test(a_file_that_is_no_layer_stops_the_start_and_is_named),
         cmocka_unit_test(a_file_that_never_ends_does_not_keep_the_start),
+        cmocka_unit_test(a_limit_of_file_sizes_fails_the_put_and_not_the_process),
+        cmocka_unit_test(more_layer_files_than_the_soft_limit_of_descriptors_are_loaded),
+        cmocka_unit_test(two_servers_on_one_directory_write_one_after_the_other),
         cmocka_unit_test(probes_answer_within_50_ms_while_a_large_layer_is_stored_and_first_used),
         cmocka_unit_test(a_layer_is_stored_whole_though_its_client_leaves_or_the_server_ends),
         cmocka_unit_test(a_kill_at_any_moment_leaves_the_old_or_the_new_layer_whole),
