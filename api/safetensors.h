@@ -132,7 +132,7 @@ enum st_rule st_header_fits(const struct st_header *header, size_t bytes, struct
 const struct st_tensor *st_find(const struct st_header *header, const char *name); /* NULL: not there */
 /* The first place in by_name whose name is not less than `name`; n_tensors: there is none. */
 size_t st_lower_bound(const struct st_header *header, const char *name);
-const char *st_metadata_get(const struct st_header *header, const char *key);      /* NULL: not there */
+const char *st_metadata_get(const struct st_header *header, const char *key); /* NULL: not there */
 /* "[2,3]" into out, always terminated. */
 void st_shape_text(const struct st_tensor *tensor, char *out, size_t max);
 
