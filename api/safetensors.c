@@ -512,14 +512,24 @@ static struct st_header *build(cJSON *root, struct st_error *error) {
     return header;
 }
 
-size_t st_header_need(const char *json, size_t length) {
+size_t st_header_marks(const char *json, size_t length) {
     size_t marks = 1;
+    bool in_string = false;
     for (size_t i = 0; i < length; i++) {
         char c = json[i];
-        marks += c == ',' || c == ':' || c == '{' || c == '[';
+        if (c == '"')
+            in_string = !in_string;
+        else if (in_string)
+            i += c == '\\';
+        else
+            marks += c == ',' || c == ':' || c == '{' || c == '[';
     }
+    return marks;
+}
+
+size_t st_header_need(const char *json, size_t length) {
     /* a cJSON node with malloc's overhead and its key, and our share of a tensor; strings twice */
-    return 4096 + 2 * length + 224 * marks;
+    return 4096 + 2 * length + 224 * st_header_marks(json, length);
 }
 
 enum st_rule st_header_length(const unsigned char prefix[8], size_t *length, struct st_error *error) {

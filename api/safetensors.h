@@ -122,6 +122,8 @@ struct st_header {
 
 /* Reads the first 8 bytes. */
 enum st_rule st_header_length(const unsigned char prefix[8], size_t *length, struct st_error *error);
+/* How many names and values the header has, roughly, and never more: what the time to parse it depends on. */
+size_t st_header_marks(const char *json, size_t length);
 /* Bytes of memory that parsing this header takes at most; charge a budget for it beforehand. */
 size_t st_header_need(const char *json, size_t length);
 /* Parses the N bytes (borrowed only for the call). NULL and *error if a rule is broken. Free with st_header_free. */

@@ -290,9 +290,17 @@ void safetensors_body_checkpoint(struct safetensors_body *body, struct request *
     body->num_heads = num_heads;
 }
 
+/* The header is parsed at once, on the thread that every client waits for: some 20000 tensors take it 50 ms. */
+#define MARKS_MAX 250000
+
 static bool parse_header(struct safetensors_body *body) {
     struct request *request = body->request;
     struct st_error error;
+    if (st_header_marks(body->text.data, body->header_length) > MARKS_MAX)
+        return problem_set(
+            request->problem, PROBLEM_OUT_OF_RANGE, "",
+            "The header of a safetensors body may have some 20000 tensors, and this one has more. A larger "
+            "model is loaded from its file, with --checkpoint.");
     size_t need = st_header_need(body->text.data, body->header_length);
     enum mem_status why = mem_would(request->arena, need);
     if (why == MEM_OK && !mem_charge(request->budget, need)) why = MEM_BUSY;

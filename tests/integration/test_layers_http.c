@@ -630,6 +630,38 @@ static void broken_safetensors_bodies_get_400_and_name_the_rule(void **state) {
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
+/* Its parsing would keep all other clients waiting. Commas inside strings do not count: options may be long. */
+static void a_header_of_more_tensors_than_any_body_needs_is_refused_before_it_is_parsed(void **state) {
+    (void)state;
+    enum { MANY = 30000 };
+    static struct st_out out[MANY];
+    static char names[MANY][8];
+    const size_t none = 0;
+    const char *const paths[][2] = {
+        {"POST", "/v1/mha"}, {"PUT", "/v1/layers/many"}, {"PUT", "/v1/layers/many?checkpoint=1"}};
+    size_t size;
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", i);
+        out[i] = (struct st_out){.name = names[i], .dtype = ST_F32, .rank = 1, .dim = &none};
+    }
+    char *body = pack(out, MANY, NULL, &size);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct reply reply = send_to(client, paths[i][0], paths[i][1], body, size, binary_in_json_out, 0);
+        expect_status(&reply, 422, "--checkpoint");
+    }
+    free(body);
+    char *mha = malloc(1000000), *at = mha;
+    at += sprintf(at, "{\"layer\":\"one\",\"K\":[[1,0,1,0,1,0,1,0]],\"Q\":[");
+    for (int i = 0; i < 40000; i++) at += sprintf(at, "%s[0,1,0,1,0,1,0,1]", i ? "," : "");
+    sprintf(at, "]}");
+    put_layer("one", 1, WIDTH, 200);
+    body = pack(out, 0, mha, &size);
+    struct reply reply = send_to(client, "POST", "/v1/mha", body, size, binary_in_json_out, 0);
+    expect_status(&reply, 200, NULL);
+    free(body);
+    free(mha);
+}
+
 static void a_whole_model_that_is_put_becomes_its_layers(void **state) {
     (void)state;
     enum { LAYERS = 2 };
@@ -1283,6 +1315,7 @@ int main(void) {
         cmocka_unit_test(masks_and_lengths_come_as_booleans_and_integers),
         cmocka_unit_test(half_precision_bodies_are_widened_exactly),
         cmocka_unit_test(broken_safetensors_bodies_get_400_and_name_the_rule),
+        cmocka_unit_test(a_header_of_more_tensors_than_any_body_needs_is_refused_before_it_is_parsed),
         cmocka_unit_test(a_whole_model_that_is_put_becomes_its_layers),
         cmocka_unit_test(a_request_gets_one_whole_version_while_the_layer_is_replaced_and_deleted),
         cmocka_unit_test(layers_count_against_the_budget_and_give_it_back),
