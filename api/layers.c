@@ -289,7 +289,8 @@ static struct mha_layer *pack_weights(struct layer *layer, const struct mha_laye
                                       const struct mha_weights *weights, struct problem *problem) {
     struct mha_detail detail = {0};
     size_t bytes = mha_layer_bytes(shape, weights);
-    bool too_large = bytes > layer->budget->limit; /* also SIZE_MAX: its size overflows */
+    size_t source = layer->source.arena ? mem_arena_used(layer->source.arena) : 0; /* stays beside it */
+    bool too_large = source > layer->budget->limit || bytes > layer->budget->limit - source;
     if (too_large || !mem_charge(layer->budget, bytes)) {
         problem_memory(problem, too_large ? MEM_TOO_LARGE : MEM_BUSY, layer->budget, "", bytes, "The packed layer");
         return NULL;

@@ -4,6 +4,7 @@
  */
 #include "safetensors_body.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "document.h"
@@ -85,6 +86,16 @@ static struct tensor *take_tensor(struct request *request, const struct st_tenso
     return tensor;
 }
 
+/* Positions and "the body" of a message about JSON are those of the text in the metadata. Returns false. */
+static bool name_metadata(struct problem *problem) {
+    char detail[sizeof problem->detail];
+    if (problem_status(problem->code) != 400) return false;
+    snprintf(detail, sizeof detail, "%s", problem->detail);
+    snprintf(problem->detail, sizeof problem->detail, "In the text of __metadata__.mha: %.*s", (int)sizeof detail - 40,
+             detail);
+    return false;
+}
+
 /* The options: the text of __metadata__.mha through the JSON reader, or an empty object. */
 static bool read_options(struct request *request, const struct st_header *header) {
     const char *text = st_metadata_get(header, "mha");
@@ -94,7 +105,7 @@ static bool read_options(struct request *request, const struct st_header *header
     if (!document) return problem_memory(request->problem, why, request->budget, "", sizeof *document, "The options");
     document_init(document, request);
     document_feed(document, text, strlen(text));
-    return document_end(document);
+    return document_end(document) || name_metadata(request->problem);
 }
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */

@@ -59,7 +59,10 @@ void layers_target(struct request *request) {
     if (heads &&
         (strspn(heads, "0123456789") != strlen(heads) || strlen(heads) > 6 || (num_heads = (size_t)atol(heads)) == 0))
         problem_set(api_call_problem(request->call), PROBLEM_OUT_OF_RANGE, "",
-                    "num_heads in the query is \"%.20s\", but must be an integer >= 1.", heads);
+                    "num_heads in the query is \"%.20s\", but must be an integer from 1 to 999999.", heads);
+    if (heads && !checkpoint)
+        problem_set(api_call_problem(request->call), PROBLEM_CONFLICT, "",
+                    "num_heads in the query goes with checkpoint=1 alone; a layer's is in its body.");
     if (checkpoint && strcmp(checkpoint, "1") != 0)
         problem_set(api_call_problem(request->call), PROBLEM_OUT_OF_RANGE, "",
                     "checkpoint in the query is \"%.20s\"; the only value is 1.", checkpoint);

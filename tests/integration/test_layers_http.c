@@ -604,6 +604,8 @@ static void broken_safetensors_bodies_get_400_and_name_the_rule(void **state) {
         {"{\"q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]}}", 0, 8, 422, "Did you mean \\\"Q\\\"?"},
         {"{\"causal\":{\"dtype\":\"BOOL\",\"shape\":[],\"data_offsets\":[0,1]}}", 0, 1, 422, "__metadata__.mha"},
         {"{\"__metadata__\":{\"mha\":\"{\"}}", 0, 0, 400, "json_syntax"},
+        {"{\"__metadata__\":{\"mha\":\"{\"}}", 0, 0, 400, "In the text of __metadata__.mha"},
+        {"{\"__metadata__\":{\"mha\":\"\"}}", 0, 0, 400, "In the text of __metadata__.mha"},
         {"{\"__metadata__\":{\"mha\":\"{\\\"num_heds\\\":2}\"}}", 0, 0, 422, "Did you mean \\\"num_heads\\\"?"},
         {"{\"__metadata__\":{\"mha\":\"{\\\"Q\\\":[[1]]}\"},\"Q\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":["
          "0,8]}}",
@@ -681,6 +683,8 @@ static void a_whole_model_that_is_put_becomes_its_layers(void **state) {
     char *body = pack(tensors, LAYERS * 4 + 1, NULL, &size);
     struct reply reply = send_to(client, "PUT", "/v1/layers/m?checkpoint=1", body, size, binary_in_json_out, 0);
     expect_status(&reply, 422, "number of heads is not known");
+    reply = send_to(client, "PUT", "/v1/layers/m?num_heads=2", body, size, binary_in_json_out, 0);
+    expect_status(&reply, 422, "goes with checkpoint=1 alone");
     reply = send_to(client, "PUT", "/v1/layers/m?checkpoint=1&num_heads=2", body, size, binary_in_json_out, 5);
     expect_status(&reply, 201, "{\"layers\":[\"m.encoder.layer.0.attention\",\"m.encoder.layer.1.attention\"]}");
     free(body);

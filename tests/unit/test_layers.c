@@ -504,6 +504,37 @@ static void a_file_that_is_cut_while_it_is_packed_fails_the_packing_and_not_the_
     unlink(path);
 }
 
+/* Source and packed form together are more than the limit: no waiting for others helps. */
+static void a_layer_that_can_never_be_held_is_told_from_one_that_must_wait(void **state) {
+    (void)state;
+    const size_t bytes = 4 * WIDE * WIDE * sizeof(double);
+    enum mem_status why;
+    struct layer_source source = {.num_heads = 1, .num_kv_heads = 1, .arena = mem_arena_new(&budget)};
+    unsigned char *numbers = mem_alloc(source.arena, bytes, &why);
+    assert_non_null(numbers);
+    memset(numbers, 0, bytes);
+    for (size_t i = 0; i < 4; i++)
+        source.tensor[i] = (struct layer_tensor){.given = true,
+                                                 .type = TENSOR_F64,
+                                                 .rank = 2,
+                                                 .dim = {WIDE, WIDE},
+                                                 .stride = WIDE,
+                                                 .data = numbers + i * bytes / 4};
+    struct layer *layer = layer_new(&budget, &source, "PUT", &problem);
+    assert_non_null(layer);
+    budget.limit = atomic_load(&budget.used) + bytes / 2;
+    assert_null(layer_packed(layer, MHA_F64, &problem));
+    assert_int_equal(problem_status(problem.code), 413);
+    budget.limit = 64u << 20;
+    size_t others = budget.limit - atomic_load(&budget.used) - bytes / 2;
+    assert_true(mem_charge(&budget, others));
+    problem_init(&problem);
+    assert_null(layer_packed(layer, MHA_F64, &problem));
+    assert_int_equal(problem_status(problem.code), 503);
+    mem_uncharge(&budget, others);
+    layer_release(layer);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fresh, all_given_back)
 
 int main(void) {
@@ -519,6 +550,7 @@ int main(void) {
         TEST(the_store_lists_in_order_and_says_what_it_replaced),
         TEST(a_layer_in_use_outlives_its_name),
         TEST(a_file_that_is_cut_while_it_is_packed_fails_the_packing_and_not_the_process),
+        TEST(a_layer_that_can_never_be_held_is_told_from_one_that_must_wait),
         TEST(readers_see_whole_versions_while_writers_replace_and_delete),
     };
     return cmocka_run_group_tests_name("layers", tests, NULL, NULL);
