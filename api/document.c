@@ -249,23 +249,26 @@ static size_t string_done(struct document *d) {
     return 1;
 }
 
+/* A number that no float64 is. Returns 0, the bytes taken. */
+static size_t non_finite(struct document *d, const struct piece *piece, uint64_t offset, const char *what) {
+    char text[200], pointer[PROBLEM_POINTER_MAX];
+    snprintf(text, sizeof text, "%s is %s, and inputs must be finite", d->field ? d->field->name : "The body", what);
+    document_bad_json_at(d, piece, offset, PROBLEM_JSON_NON_FINITE, text);
+    if (d->field) document_point_to(d, problem_pointer_index(pointer, d->field->name, NULL, 0));
+    return 0;
+}
+
 /* The characters of a number are complete; the byte after them is looked at, or the body has ended. */
 static size_t number_done(struct document *d, struct piece *piece) {
     double value;
     size_t used;
     uint64_t start = d->consumed + piece->at - d->length;
     char next = piece->at < piece->size ? piece->bytes[piece->at] : 0;
-    if (d->length == 1 && d->token[0] == '-' && next && strchr("IiNn", next)) {
-        document_bad_json_at(d, piece, start, PROBLEM_JSON_NON_FINITE,
-                             "-Infinity and NaN are not JSON, and must not be sent");
-        return 0;
-    }
+    if (d->length == 1 && d->token[0] == '-' && next && strchr("IiNn", next))
+        return non_finite(d, piece, start, "-Infinity or NaN, which JSON does not have");
     d->token[d->length] = ',';
     enum number_status status = number_read_f64(d->token, d->length + 1, &value, &used);
-    if (status == NUMBER_OVERFLOW) {
-        document_bad_json_at(d, piece, start, PROBLEM_JSON_NON_FINITE, "A number is too large for a float64");
-        return 0;
-    }
+    if (status == NUMBER_OVERFLOW) return non_finite(d, piece, start, "too large for a float64");
     if (status != NUMBER_OK || used != d->length) {
         d->token[d->length < 40 ? d->length : 40] = 0;
         char text[200];
@@ -305,11 +308,8 @@ static size_t word_done(struct document *d, struct piece *piece) {
         if (strcmp(d->token, words[i].word) == 0) return value_done(d, words[i].kind, 0);
     for (size_t i = 0; i <= d->length; i++)
         lower[i] = (char)(is_letter(d->token[i]) ? d->token[i] | 0x20 : d->token[i]);
-    if (strcmp(lower, "nan") == 0 || strcmp(lower, "inf") == 0 || strcmp(lower, "infinity") == 0) {
-        document_bad_json_at(d, piece, start, PROBLEM_JSON_NON_FINITE,
-                             "NaN and infinities are not JSON, and must not be sent");
-        return 0;
-    }
+    if (strcmp(lower, "nan") == 0 || strcmp(lower, "inf") == 0 || strcmp(lower, "infinity") == 0)
+        return non_finite(d, piece, start, "NaN or an infinity, which JSON does not have");
     const char *python = strcmp(lower, "none") == 0 || strcmp(lower, "true") == 0 || strcmp(lower, "false") == 0
                              ? "; JSON writes true, false and null, in lower case"
                              : "";

@@ -29,9 +29,15 @@ int document_byte_at(const struct document *d, const struct piece *piece, uint64
 /* "but found '2'", "but found the byte 0x01", "but the body ends". */
 const char *document_found(char out[48], const struct document *d, const struct piece *piece,
                            uint64_t offset) PROBLEM_COLD;
+/* The number or word at `offset`, cut after 40 characters: "01", "True". Returns `out`. */
+#define DOCUMENT_TOKEN_MAX 48
+const char *document_token_at(char out[DOCUMENT_TOKEN_MAX], const struct document *d, const struct piece *piece,
+                              uint64_t offset) PROBLEM_COLD;
 /* A problem of the JSON text itself, at `offset` or where the automaton is. `what` ends before the place. */
 void document_bad_json_at(struct document *d, const struct piece *piece, uint64_t offset, enum problem_code code,
                           const char *what) PROBLEM_COLD;
+/* Afterwards: the element or field that the problem just set is about. */
+void document_point_to(struct document *d, const char *pointer) PROBLEM_COLD;
 void document_bad_json(struct document *d, const struct piece *piece, enum problem_code code,
                        const char *what) PROBLEM_COLD;
 /* "Expected X, but found Y". Returns 0, the bytes taken. */

@@ -56,6 +56,21 @@ const char *document_found(char out[48], const struct document *d, const struct 
     return out;
 }
 
+/* What numbers and words are made of. */
+static bool in_token(int c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '+' || c == '-' ||
+           c == '.';
+}
+
+const char *document_token_at(char out[DOCUMENT_TOKEN_MAX], const struct document *d, const struct piece *piece,
+                              uint64_t offset) {
+    size_t length = 0;
+    int c = document_byte_at(d, piece, offset);
+    for (; length < 40 && in_token(c); c = document_byte_at(d, piece, offset + length)) out[length++] = (char)c;
+    snprintf(out + length, DOCUMENT_TOKEN_MAX - length, "%s", in_token(c) ? "..." : "");
+    return out;
+}
+
 /* A problem of the JSON text itself, at `offset`. `what` ends before the place. */
 void document_bad_json_at(struct document *d, const struct piece *piece, uint64_t offset, enum problem_code code,
                           const char *what) {
@@ -64,6 +79,10 @@ void document_bad_json_at(struct document *d, const struct piece *piece, uint64_
     problem_set(d->request->problem, code, "", "%s (line %llu, column %llu, byte %llu).", what,
                 (unsigned long long)line, (unsigned long long)column, (unsigned long long)offset);
     d->request->problem->position = (long long)offset;
+}
+
+void document_point_to(struct document *d, const char *pointer) {
+    snprintf(d->request->problem->pointer, sizeof d->request->problem->pointer, "%s", pointer);
 }
 
 void document_bad_json(struct document *d, const struct piece *piece, enum problem_code code, const char *what) {

@@ -83,6 +83,7 @@ void document_begin_numbers(struct document *d, const struct piece *piece) {
 /* What a tensor may hold, for messages. */
 static const char *elements_text(unsigned accept) {
     if (accept & TENSOR_TEXT_ZERO_ONE) return "true/false or 0/1";
+    if (accept == TENSOR_TEXT_BOOLEANS) return "true/false";
     if (accept & TENSOR_TEXT_BOOLEANS) return "numbers (null = -infinity) or true/false";
     return "numbers";
 }
@@ -104,13 +105,37 @@ static const char *element_found(const struct document *d, const struct piece *p
     }
 }
 
+/* Why the text at `offset` is not JSON, in words. `place`: the element that would come there. */
+static void syntax_text(char text[600], const struct document *d, const struct piece *piece, uint64_t offset,
+                        const char *place, enum tensor_text_expect expect) {
+    char found[48], token[DOCUMENT_TOKEN_MAX];
+    document_token_at(token, d, piece, offset);
+    document_found(found, d, piece, offset);
+    bool number = (token[0] >= '0' && token[0] <= '9') || token[0] == '-' || token[0] == '+' || token[0] == '.';
+    if (expect == TENSOR_TEXT_EXPECT_SEPARATOR)
+        snprintf(text, 600, "The body is not JSON: before %s expected ',' or ']', %s", place, found);
+    else if (number)
+        snprintf(text, 600,
+                 "The body is not JSON: %s is %s, and JSON has no such number (digits on both sides of a point, no "
+                 "leading zeros, no plus sign)",
+                 place, token);
+    else if (token[0])
+        snprintf(
+            text, 600,
+            "The body is not JSON: %s is %s, which is not a value; JSON writes true, false and null, in lower case",
+            place, token);
+    else
+        snprintf(text, 600, "The body is not JSON: at %s expected %s, %s", place,
+                 expect == TENSOR_TEXT_EXPECT_VALUE ? "another element after the comma" : "an element or ']'", found);
+}
+
 /* Says what the tensor reader found. Statuses of the text itself carry a place, the others a pointer. */
 static void numbers_problem(struct document *d, const struct piece *piece, enum tensor_text_status status) {
     bool in_shape = d->member == MEMBER_SHAPE;
     const struct tensor_text *t = in_shape ? &d->shape : &d->text;
     const char *name = d->field->name, *tail = d->member >= 0 ? member_names[d->member] : "";
     uint64_t offset = d->tensor_start + t->offset;
-    char place[PROBLEM_POINTER_MAX], text[600], found[48];
+    char place[PROBLEM_POINTER_MAX], text[600], token[DOCUMENT_TOKEN_MAX];
     problem_pointer_index(place, name, t->index, 0);
     size_t at = strlen(place);
     if (tail[0]) at = problem_pointer_append(place, sizeof place, at, tail);
@@ -122,8 +147,7 @@ static void numbers_problem(struct document *d, const struct piece *piece, enum 
     const char *elements = in_shape ? "integers >= 0" : elements_text(d->field->accept);
     switch (status) {
     case TENSOR_TEXT_SYNTAX:
-        snprintf(text, sizeof text, "The body is not JSON: at %s expected a number, ',' or ']', %s", place,
-                 document_found(found, d, piece, offset));
+        syntax_text(text, d, piece, offset, place, t->expect);
         document_bad_json_at(d, piece, offset, PROBLEM_JSON_SYNTAX, text);
         break;
     case TENSOR_TEXT_NON_FINITE:
@@ -133,15 +157,19 @@ static void numbers_problem(struct document *d, const struct piece *piece, enum 
                  place, d->field->id == T_attn_mask ? " In attn_mask, null stands for -infinity." : "");
         text[strlen(text) - 1] = 0;
         document_bad_json_at(d, piece, offset, PROBLEM_JSON_NON_FINITE, text);
+        document_point_to(d, place);
         break;
     case TENSOR_TEXT_NUMBER_TOO_LONG:
         snprintf(text, sizeof text, "%s has more than %d characters", place, TENSOR_TEXT_NUMBER_MAX);
         document_bad_json_at(d, piece, offset, PROBLEM_NUMBER_TOO_LONG, text);
+        document_point_to(d, place);
         break;
     case TENSOR_TEXT_TOO_DEEP:
         snprintf(text, sizeof text, "%s is nested more than %d deep; no tensor has so many dimensions", name,
                  TENSOR_TEXT_RANK_MAX);
         document_bad_json_at(d, piece, offset, PROBLEM_JSON_TOO_DEEP, text);
+        problem_pointer_index(place, name, NULL, 0);
+        document_point_to(d, place);
         break;
     case TENSOR_TEXT_OUT_OF_RANGE:
         snprintf(text, sizeof text, "%s is too large for float32. Use \"dtype\": \"float64\", or scale the numbers.",
@@ -167,15 +195,19 @@ static void numbers_problem(struct document *d, const struct piece *piece, enum 
         bad_tensor(d, PROBLEM_WRONG_TYPE, tail, t->index, t->index_length, text);
         break;
     case TENSOR_TEXT_NOT_ZERO_ONE:
-        snprintf(text, sizeof text, "%s holds true/false or 0/1, but %s is another number.", name, place);
+        document_token_at(token, d, piece, offset);
+        snprintf(text, sizeof text, "%s holds true/false or 0/1, but %s is %s.", name, place, token);
         bad_tensor(d, PROBLEM_OUT_OF_RANGE, tail, t->index, t->index_length, text);
         break;
     case TENSOR_TEXT_MEMORY:
         document_no_memory(d, t->memory, (in_shape ? &d->shape_data : &d->tensor->grow)->size, name);
         break;
     default: /* TENSOR_TEXT_WRONG_TYPE */
-        snprintf(text, sizeof text, "%s must hold %s, but %s is %s.", name, elements, place,
-                 element_found(d, piece, offset));
+        snprintf(text, sizeof text, "%s%s must hold %s, but %s is %s.%s", in_shape ? "The shape of " : "", name,
+                 elements, place, element_found(d, piece, offset),
+                 d->field->id == T_key_padding_mask
+                     ? " true = ignore this key; a mask in which 1 means that the key exists is key_mask."
+                     : "");
         bad_tensor(d, PROBLEM_WRONG_TYPE, tail, t->index, t->index_length, text);
         break;
     }
@@ -249,8 +281,12 @@ static bool take_shape(struct document *d, struct tensor *t, size_t *count) {
     bool fits = true;
     for (size_t i = 0; i < t->rank; i++) {
         if (!(dims[i] >= 0 && dims[i] == floor(dims[i]) && dims[i] <= 9007199254740992.0)) {
-            snprintf(text, sizeof text, "shape of %s must hold integers >= 0.", d->field->name);
+            char number[NUMBER_ROOM];
+            number[number_write_f64(number, dims[i])] = 0;
+            snprintf(text, sizeof text, "The shape of %s must hold integers >= 0, but /%s/shape/%zu is %s.",
+                     d->field->name, d->field->name, i, number);
             bad_tensor(d, PROBLEM_OUT_OF_RANGE, "shape", &i, 1, text);
+            problem_actual(d->request->problem, "%s", number);
             return false;
         }
         t->dim[i] = (size_t)dims[i];
@@ -335,9 +371,9 @@ bool document_member_key(struct document *d) {
     if (d->member == MEMBER_NONE) {
         const char *meant = word_suggest(d->token, member_names, MEMBER_COUNT);
         snprintf(text, sizeof text,
-                 "A tensor has no member \"%.80s\": it takes {\"shape\",\"data\"} or "
+                 "%s, a tensor, has no member \"%.80s\": it takes {\"shape\",\"data\"} or "
                  "{\"shape\",\"dtype\",\"base64\"}.%s%s%s",
-                 d->token, meant ? " Did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+                 d->field->name, d->token, meant ? " Did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
         bad_tensor(d, PROBLEM_UNKNOWN_FIELD, d->token, NULL, 0, text);
         return false;
     }

@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "number.h"
+
 static bool shape_problem(struct request *request, enum problem_code code, const char *name, const struct tensor *t,
                           const char *want, const char *text) {
     char pointer[PROBLEM_POINTER_MAX], shape[PROBLEM_SHAPE_MAX];
@@ -43,11 +45,22 @@ static bool only_zero_one(const struct tensor *t) {
     return true;
 }
 
-static bool not_zero_one(struct request *request, const struct tensor *t, const char *name, size_t i) {
-    char pointer[PROBLEM_POINTER_MAX];
+static const char *number_text(char out[NUMBER_ROOM], double value) {
+    out[number_write_f64(out, value)] = 0;
+    return out;
+}
+
+static bool not_zero_one(struct request *request, const struct tensor *t, const char *name, size_t i, double value) {
+    char pointer[PROBLEM_POINTER_MAX], text[NUMBER_ROOM];
     tensor_pointer(pointer, t, name, i);
-    return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
-                       "%s holds true/false or 0/1, but %s is something else.", name, pointer);
+    if (!isfinite(value))
+        return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
+                           "%s holds true/false or 0/1, but %s is null (-infinity), which only an additive mask has.",
+                           name, pointer);
+    problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer, "%s holds true/false or 0/1, but %s is %s.", name,
+                pointer, number_text(text, value));
+    problem_actual(request->problem, "%s", text);
+    return false;
 }
 
 /* Bytes 0 and 1 from booleans or from the numbers 0 and 1. [count], in the arena or the tensor itself. */
@@ -55,7 +68,7 @@ static bool as_bits(struct request *request, struct tensor *t, const char *name,
     if (t->type == TENSOR_BOOL) {
         const uint8_t *data = t->data;
         for (size_t i = 0; i < t->count; i++)
-            if (data[i] > 1) return not_zero_one(request, t, name, i);
+            if (data[i] > 1) return not_zero_one(request, t, name, i, data[i]);
         *out = data;
         return true;
     }
@@ -65,7 +78,7 @@ static bool as_bits(struct request *request, struct tensor *t, const char *name,
     if (!bits) return out_of_memory(request, why, name, t->count);
     const double *data = t->data;
     for (size_t i = 0; i < t->count; i++) {
-        if (data[i] != 0 && data[i] != 1) return not_zero_one(request, t, name, i);
+        if (data[i] != 0 && data[i] != 1) return not_zero_one(request, t, name, i, data[i]);
         bits[i] = data[i] == 1;
     }
     *out = bits;
@@ -220,13 +233,26 @@ static bool check_key_shape(struct request *request, const struct tensor *t, con
                          text);
 }
 
+/* Others mark with 1 the keys that exist: a key_padding_mask of numbers would be read the wrong way round by one side. */
+static bool check_key_type(struct request *request, const struct tensor *t, enum tensor_id id) {
+    if (id != T_key_padding_mask || t->type == TENSOR_BOOL || t->count == 0) return true;
+    problem_set(
+        request->problem, PROBLEM_WRONG_TYPE, "/key_padding_mask",
+        "key_padding_mask holds booleans, true = ignore this key, not numbers. A mask in which 1 means that the "
+        "key exists is key_mask.");
+    problem_expected_text(request->problem, "bool");
+    problem_actual_text(request->problem, tensor_type_name(t->type));
+    return false;
+}
+
 static bool read_key_mask(struct request *request, enum tensor_id id, const struct mha_problem *p, const uint8_t **bits,
                           size_t *rows) {
     struct tensor *t = request_tensor(request, id);
     const char *name = field_of_tensor(id)->name;
     *bits = NULL;
     *rows = 1;
-    return !t || (check_key_shape(request, t, name, p, rows) && as_bits(request, t, name, bits));
+    return !t || (check_key_shape(request, t, name, p, rows) && check_key_type(request, t, id) &&
+                  as_bits(request, t, name, bits));
 }
 
 static bool build_key_mask(struct request *request, struct job *job) {
@@ -260,12 +286,14 @@ static bool build_key_mask(struct request *request, struct job *job) {
 static bool check_length(struct request *request, const struct tensor *t, size_t i, size_t n_kv) {
     double length = ((const double *)t->data)[i];
     if (length == floor(length) && length >= 0 && length <= (double)n_kv) return true;
-    char pointer[PROBLEM_POINTER_MAX];
+    char pointer[PROBLEM_POINTER_MAX], text[NUMBER_ROOM], want[48];
     tensor_pointer(pointer, t, "key_lengths", i);
+    snprintf(want, sizeof want, "an integer from 0 to %zu", n_kv);
     problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
-                "key_lengths counts the keys that exist, past and new: %s must be an integer from 0 to %zu.", pointer,
-                n_kv);
-    if (length == floor(length) && fabs(length) < 1e15) problem_actual(request->problem, "%lld", (long long)length);
+                "key_lengths counts the keys that exist, past and new: %s must be %s, but is %s.", pointer, want,
+                number_text(text, length));
+    problem_expected_text(request->problem, want);
+    problem_actual(request->problem, "%s", text);
     return false;
 }
 

@@ -32,7 +32,8 @@ const char *layout_name(enum mha_layout layout) { return layout_words[layout]; }
 
 /* ---- saying what is wrong ---- */
 
-#define VALUE_MAX 96
+#define VALUE_MAX   96
+#define INTEGER_MAX 2147483647.0
 
 /* A value as short JSON text: 1.5, "eight", null, [...], {...}. */
 static const char *value_text(char out[VALUE_MAX], const cJSON *value) {
@@ -53,12 +54,27 @@ static const char *value_text(char out[VALUE_MAX], const cJSON *value) {
     return out;
 }
 
+/* The member `actual`: the value itself where it is short, else what it is. */
+static void actual_value(struct request *request, const cJSON *value, const char *text) {
+    if (cJSON_IsString(value))
+        problem_actual_text(request->problem, value->valuestring);
+    else if (cJSON_IsArray(value) || cJSON_IsObject(value))
+        problem_actual_text(request->problem, text);
+    else
+        problem_actual(request->problem, "%s", text);
+}
+
 /* `name` is the field, `pointer` the place ("/return/1"). */
 static bool wrong(struct request *request, enum problem_code code, const char *pointer, const char *name,
                   const char *form, const cJSON *value) {
     char text[VALUE_MAX];
     value_text(text, value);
-    return problem_set(request->problem, code, pointer, "%s must be %s, but %s is %s.", name, form, pointer, text);
+    bool above = code == PROBLEM_OUT_OF_RANGE && cJSON_IsNumber(value) && value->valuedouble > INTEGER_MAX;
+    problem_set(request->problem, code, pointer, "%s must be %s, but %s is %s.%s", name, form, pointer, text,
+                above ? " The largest integer allowed is 2147483647." : "");
+    problem_expected_text(request->problem, form);
+    actual_value(request, value, text);
+    return false;
 }
 
 static const cJSON *option(const struct request *request, enum option_id id) {
@@ -81,7 +97,7 @@ static enum problem_code integer_of(const cJSON *value, double least, size_t *ou
     if (!cJSON_IsNumber(value)) return PROBLEM_WRONG_TYPE;
     double number = value->valuedouble;
     if (!(number == floor(number))) return PROBLEM_WRONG_TYPE;
-    if (!(number >= least && number <= 2147483647.0)) return PROBLEM_OUT_OF_RANGE;
+    if (!(number >= least && number <= INTEGER_MAX)) return PROBLEM_OUT_OF_RANGE;
     *out = (size_t)number;
     return PROBLEM_NONE;
 }
@@ -129,9 +145,12 @@ static bool read_word(struct request *request, enum option_id id, const char *co
     char pointer[PROBLEM_POINTER_MAX];
     problem_pointer_index(pointer, field->name, NULL, 0);
     const char *meant = word_suggest(value->valuestring, words, count);
-    return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer, "%s must be %s, but is \"%.60s\".%s%s%s",
-                       field->name, field->form, value->valuestring, meant ? " Did you mean \"" : "",
-                       meant ? meant : "", meant ? "\"?" : "");
+    problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer, "%s must be %s, but is \"%.60s\".%s%s%s", field->name,
+                field->form, value->valuestring, meant ? " Did you mean \"" : "", meant ? meant : "",
+                meant ? "\"?" : "");
+    problem_expected_text(request->problem, field->form);
+    problem_actual_text(request->problem, value->valuestring);
+    return false;
 }
 
 /* ---- the options with a shape of their own ---- */

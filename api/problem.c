@@ -259,6 +259,17 @@ static void put_number_member(struct out *o, const char *name, size_t value) {
     put_member(o, name, number);
 }
 
+static void member_string(char *out, size_t size, const char *text) {
+    struct out o = {.text = out, .max = size - 1};
+    put_string(&o, text, size - 1);
+    out[o.at] = 0;
+}
+
+void problem_expected_text(struct problem *p, const char *text) {
+    member_string(p->expected, sizeof p->expected, text);
+}
+void problem_actual_text(struct problem *p, const char *text) { member_string(p->actual, sizeof p->actual, text); }
+
 size_t problem_render(const struct problem *p, const char *request_id, char out[PROBLEM_TEXT_MAX]) {
     const struct row *row = row_of(p->code);
     struct out o = {.text = out, .max = PROBLEM_TEXT_MAX - 2}; /* room for the last brace and a NUL */

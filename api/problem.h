@@ -96,6 +96,9 @@ bool problem_set(struct problem *p, enum problem_code code, const char *pointer,
 /* Afterwards, on the problem just set: JSON text for the members. */
 void problem_expected(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3))) PROBLEM_COLD;
 void problem_actual(struct problem *p, const char *format, ...) __attribute__((format(printf, 2, 3))) PROBLEM_COLD;
+/* The same, as a JSON string with what needs it escaped. */
+void problem_expected_text(struct problem *p, const char *text) PROBLEM_COLD;
+void problem_actual_text(struct problem *p, const char *text) PROBLEM_COLD;
 
 /* The problem for a refused allocation of `bytes` for `what` ("The weights", "Q"): 413 with limit and size, or 503. Returns
  * false. */

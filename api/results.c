@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "number.h"
+
 static bool check_listed_heads(struct request *request, struct job *job) {
     const struct options *o = &job->options;
     size_t h = job->problem.h;
@@ -123,8 +125,21 @@ static bool choose_outputs(struct request *request, struct job *job, size_t *tot
     return true;
 }
 
+/* scale or softcap, which are finite, but not in float32; or a softcap that would become 0, which means off. */
+static bool option_refused(struct request *request, const struct job *job, const char *field) {
+    char pointer[PROBLEM_POINTER_MAX], number[NUMBER_ROOM];
+    double value = strcmp(field, "softcap") == 0 ? job->problem.softcap : job->problem.scale;
+    number[number_write_f64(number, value)] = 0;
+    problem_set(request->problem, PROBLEM_OUT_OF_RANGE, problem_pointer_index(pointer, field, NULL, 0),
+                "%s is %s, which float32, the working precision, cannot hold (it reaches from 1.4e-45 to 3.4e38). Use "
+                "\"dtype\": \"float64\", or another %s.",
+                field, number, field);
+    problem_actual(request->problem, "%s", number);
+    return false;
+}
+
 /* What core refuses although everything above let it pass. */
-static bool refused_by_core(struct request *request, const struct mha_detail *detail) {
+static bool refused_by_core(struct request *request, const struct job *job, const struct mha_detail *detail) {
     char pointer[PROBLEM_POINTER_MAX];
     const char *field = detail->field ? detail->field : "";
     problem_pointer_index(pointer, field, detail->index, detail->rank);
@@ -132,8 +147,7 @@ static bool refused_by_core(struct request *request, const struct mha_detail *de
     case MHA_ERR_OVERFLOW:
         return problem_memory(request->problem, MEM_TOO_LARGE, request->budget, "", SIZE_MAX, "The computation");
     case MHA_ERR_OPTION:
-        return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
-                           "%s is out of range for the working precision: %s.", field, mha_error_text(detail->code));
+        return option_refused(request, job, field);
     case MHA_ERR_DIMENSION:
         return problem_set(request->problem, PROBLEM_SHAPE_MISMATCH, pointer,
                            "%s does not fit (%zu, but %zu is needed): %s.", field, detail->actual, detail->expected,
@@ -165,6 +179,6 @@ bool results_build(struct request *request, struct job *job, size_t threads) {
     size_t results = 0;
     if (!check_listed_heads(request, job) || !choose_outputs(request, job, &results)) return false;
     if (mha_plan(&job->problem, &job->result, threads, &job->need, &detail) != MHA_OK)
-        return refused_by_core(request, &detail);
+        return refused_by_core(request, job, &detail);
     return allocate(request, job, results);
 }

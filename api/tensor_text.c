@@ -21,8 +21,6 @@
 #define SLICE     ((size_t)16384)
 #define SLACK_MAX ((size_t)512 << 10) /* reserved ahead at most, bytes */
 
-enum expect { EXPECT_START = 0, EXPECT_VALUE, EXPECT_VALUE_OR_CLOSE, EXPECT_SEPARATOR };
-
 enum byte_class {
     CLASS_NUMBER = 1, /* [0-9+-.eE], what a number is made of */
     CLASS_FIRST = 2,  /* [0-9-], what it begins with */
@@ -96,7 +94,7 @@ static bool open_array(struct tensor_text *text, struct walk *walk) {
     if (text->depth == TENSOR_TEXT_RANK_MAX) return fail(text, walk, walk->p, TENSOR_TEXT_TOO_DEEP);
     text->child[text->depth++] = 0;
     text->row_start = text->count;
-    text->expect = EXPECT_VALUE_OR_CLOSE;
+    text->expect = TENSOR_TEXT_EXPECT_VALUE_OR_CLOSE;
     walk->p++;
     return true;
 }
@@ -118,7 +116,7 @@ static bool close_array(struct tensor_text *text, struct walk *walk) {
     }
     walk->p++;
     text->depth--;
-    text->expect = EXPECT_SEPARATOR;
+    text->expect = TENSOR_TEXT_EXPECT_SEPARATOR;
     if (text->depth > 0) {
         text->child[text->depth - 1]++;
         return true;
@@ -254,13 +252,13 @@ NUMBER_INLINE bool row_of_reals(struct tensor_text *text, struct walk *walk, enu
             data64[count++] = wide;
         p = after;
         if (*p != ',') {
-            text->expect = EXPECT_SEPARATOR;
+            text->expect = TENSOR_TEXT_EXPECT_SEPARATOR;
             break;
         }
         p++;
         if (p < limit && *p == ' ') p++;
         if (p >= limit || (class_at(p) & CLASS_FIRST) == 0) {
-            text->expect = EXPECT_VALUE;
+            text->expect = TENSOR_TEXT_EXPECT_VALUE;
             break;
         }
     }
@@ -288,7 +286,7 @@ static bool zero_or_one(struct tensor_text *text, struct walk *walk) {
     if (value != 0 && value != 1) return fail(text, walk, walk->p, TENSOR_TEXT_NOT_ZERO_ONE);
     store_boolean(text, value != 0);
     walk->p = after;
-    text->expect = EXPECT_SEPARATOR;
+    text->expect = TENSOR_TEXT_EXPECT_SEPARATOR;
     return true;
 }
 
@@ -328,7 +326,7 @@ static bool word(struct tensor_text *text, struct walk *walk) {
         else
             store_real(text, -(double)INFINITY);
         walk->p = p + length;
-        text->expect = EXPECT_SEPARATOR;
+        text->expect = TENSOR_TEXT_EXPECT_SEPARATOR;
         return true;
     }
     return fail(text, walk, p, TENSOR_TEXT_SYNTAX);
@@ -340,8 +338,8 @@ static bool value(struct tensor_text *text, struct walk *walk) {
     char c = *walk->p;
     unsigned class = class_at(walk->p);
     if (c == '[') return open_array(text, walk);
-    if (c == ']' && text->expect == EXPECT_VALUE_OR_CLOSE) return close_array(text, walk);
-    if (text->expect == EXPECT_START) return fail(text, walk, walk->p, TENSOR_TEXT_WRONG_TYPE);
+    if (c == ']' && text->expect == TENSOR_TEXT_EXPECT_VALUE_OR_CLOSE) return close_array(text, walk);
+    if (text->expect == TENSOR_TEXT_EXPECT_START) return fail(text, walk, walk->p, TENSOR_TEXT_WRONG_TYPE);
     if ((class & CLASS_FIRST) != 0) return number(text, walk);
     if ((class & CLASS_WORD) != 0) return word(text, walk);
     return fail(text, walk, walk->p, c == '"' || c == '{' ? TENSOR_TEXT_WRONG_TYPE : TENSOR_TEXT_SYNTAX);
@@ -351,7 +349,7 @@ static bool separator(struct tensor_text *text, struct walk *walk) {
     char c = *walk->p;
     if (c == ']') return close_array(text, walk);
     if (c != ',') return fail(text, walk, walk->p, TENSOR_TEXT_SYNTAX);
-    text->expect = EXPECT_VALUE;
+    text->expect = TENSOR_TEXT_EXPECT_VALUE;
     walk->p++;
     return true;
 }
@@ -363,7 +361,7 @@ static void walk_all(struct tensor_text *text, struct walk *walk) {
         if ((class_at(walk->p) & CLASS_SPACE) != 0)
             walk->p++;
         else
-            on = text->expect == EXPECT_SEPARATOR ? separator(text, walk) : value(text, walk);
+            on = text->expect == TENSOR_TEXT_EXPECT_SEPARATOR ? separator(text, walk) : value(text, walk);
     }
     text->consumed += (uint64_t)(walk->p - walk->begin);
     text->data->size = text->count * element_size(text->stored);

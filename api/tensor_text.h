@@ -66,6 +66,14 @@ enum tensor_text_stored {
     TENSOR_TEXT_STORED_U8
 };
 
+/* What may come next. */
+enum tensor_text_expect {
+    TENSOR_TEXT_EXPECT_START = 0,
+    TENSOR_TEXT_EXPECT_VALUE,          /* after ',' */
+    TENSOR_TEXT_EXPECT_VALUE_OR_CLOSE, /* after '[' */
+    TENSOR_TEXT_EXPECT_SEPARATOR,      /* after an element or ']' */
+};
+
 struct tensor_text {
     /* the result, valid after TENSOR_TEXT_DONE */
     size_t rank;
@@ -79,6 +87,7 @@ struct tensor_text {
     size_t index_length;
     size_t index[TENSOR_TEXT_RANK_MAX]; /* path of the offending element, or of the ragged row: "/Q/0/1" is {0, 1} */
     size_t expected, actual;            /* TENSOR_TEXT_RAGGED by count: elements; both 0 when the depth differs */
+    enum tensor_text_expect expect;     /* TENSOR_TEXT_SYNTAX: what should have been there */
     enum mem_status memory;
 
     /* private */
@@ -86,7 +95,6 @@ struct tensor_text {
     enum tensor_text_reals reals;
     unsigned accept;
     enum tensor_text_status status;
-    int expect;
     size_t depth, leaf_depth;
     unsigned fixed;                     /* bit i: dim[i] is known */
     size_t child[TENSOR_TEXT_RANK_MAX]; /* closed children of each open level */

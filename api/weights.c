@@ -127,12 +127,16 @@ static bool wrong_rank(struct request *request, enum tensor_id id, enum mha_layo
     return false;
 }
 
-/* " Did you mean grouped-query attention, num_kv_heads 2?" when that many heads as wide as W_q's make up `features`. */
+/* " Did you mean grouped-query attention, num_kv_heads 2?" when that many heads as wide as W_q's make up `features`; as many as
+ * queries have are not grouped. */
 static const char *grouped_hint(char out[120], const struct projection *p, size_t features) {
     out[0] = 0;
     if (!p->q || p->q->d == 0 || features == 0 || features % p->q->d != 0) return out;
     size_t h_kv = features / p->q->d;
-    if (h_kv != p->heads && p->q->heads % h_kv == 0)
+    if (h_kv == p->heads || p->q->heads % h_kv != 0) return out;
+    if (h_kv == p->q->heads)
+        snprintf(out, 120, " Did you mean to leave num_kv_heads out (as many as num_heads, %zu)?", h_kv);
+    else
         snprintf(out, 120, " Did you mean grouped-query attention, num_kv_heads %zu?", h_kv);
     return out;
 }
