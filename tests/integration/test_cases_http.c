@@ -43,7 +43,7 @@ static void check_words(const cJSON *document, const cJSON *answer) {
     const char *detail = cJSON_IsString(member_detail) ? member_detail->valuestring : "";
     for (const cJSON *word = words ? words->child : NULL; word; word = word->next) {
         char number[32];
-        snprintf(number, sizeof number, "%g", word->valuedouble);
+        snprintf(number, sizeof number, "%.17g", word->valuedouble);
         const char *wanted = cJSON_IsString(word) ? word->valuestring : number;
         if (!strstr(detail, wanted)) fail_msg("the detail \"%s\" does not say \"%s\"", detail, wanted);
     }
