@@ -319,35 +319,54 @@ static bool can_be_kept(const struct layer_source *source, struct problem *probl
     return true;
 }
 
-/* The directory is locked. */
-static struct layer *replace_file(const char *directory, const char *name, const struct layer *layer,
-                                  struct mem_budget *budget, struct problem *problem) {
-    char final[PATH_ROOM], json[PATH_ROOM], temporary[PATH_ROOM];
-    if (!join(final, directory, name, ".safetensors", problem) || !join(json, directory, name, ".json", problem) ||
-        !join(temporary, directory, TEMPORARY, name, problem))
+int layer_dir_begin(const char *directory, struct problem *problem) { return lock_directory(directory, problem); }
+
+void layer_dir_end(int lock) {
+    if (lock < 0) return;
+    fsync(lock); /* what can fail here is only how soon it is durable */
+    close(lock);
+}
+
+struct layer *layer_dir_stage(const char *directory, const char *name, const struct layer *layer,
+                              struct mem_budget *budget, struct problem *problem) {
+    char temporary[PATH_ROOM];
+    if (!can_be_kept(layer_source(layer), problem) || !join(temporary, directory, TEMPORARY, name, problem))
         return NULL;
     unlink(temporary); /* of an earlier life */
     if (!write_temporary(temporary, layer_source(layer), problem)) return NULL;
     struct layer *stored = layer_of_safetensors(temporary, budget, problem);
-    if (!stored || rename(temporary, final) != 0) {
-        if (stored) system_problem(problem, "Cannot rename to", shown(final));
-        layer_release(stored);
-        unlink(temporary);
-        return NULL;
-    }
+    if (!stored) unlink(temporary);
+    return stored;
+}
+
+bool layer_dir_commit(const char *directory, const char *name, struct layer *stored, struct problem *problem) {
+    char final[PATH_ROOM], json[PATH_ROOM], temporary[PATH_ROOM];
+    if (!join(final, directory, name, ".safetensors", problem) || !join(json, directory, name, ".json", problem) ||
+        !join(temporary, directory, TEMPORARY, name, problem))
+        return false;
+    if (rename(temporary, final) != 0) return system_problem(problem, "Cannot rename to", shown(final));
     layer_set_origin(stored, shown(final));
     unlink(json);
-    return stored;
+    return true;
+}
+
+void layer_dir_discard(const char *directory, const char *name) {
+    char temporary[PATH_ROOM];
+    struct problem ignored;
+    problem_init(&ignored);
+    if (join(temporary, directory, TEMPORARY, name, &ignored)) unlink(temporary);
 }
 
 struct layer *layer_dir_put(const char *directory, const char *name, const struct layer *layer,
                             struct mem_budget *budget, struct problem *problem) {
-    if (!can_be_kept(layer_source(layer), problem)) return NULL;
-    int lock = lock_directory(directory, problem);
-    if (lock < 0) return NULL;
-    struct layer *stored = replace_file(directory, name, layer, budget, problem);
-    if (stored) fsync(lock); /* what can fail here is only how soon it is durable */
-    close(lock);
+    int lock = layer_dir_begin(directory, problem);
+    struct layer *stored = lock < 0 ? NULL : layer_dir_stage(directory, name, layer, budget, problem);
+    if (stored && !layer_dir_commit(directory, name, stored, problem)) {
+        layer_dir_discard(directory, name);
+        layer_release(stored);
+        stored = NULL;
+    }
+    layer_dir_end(lock);
     return stored;
 }
 

@@ -27,6 +27,16 @@ bool layer_dir_load(const char *directory, bool writable, struct mem_budget *bud
 struct layer *layer_dir_put(const char *directory, const char *name, const struct layer *layer,
                             struct mem_budget *budget, struct problem *problem);
 
+/* The same in steps, for several layers that come together: begin (locks; -1 and *problem if it cannot), stage each (written under its
+ * temporary name; the layer that reads it, or NULL and *problem), commit each (false and *problem: the file is as before), end. What
+ * was staged and not committed is discarded. */
+int layer_dir_begin(const char *directory, struct problem *problem);
+struct layer *layer_dir_stage(const char *directory, const char *name, const struct layer *layer,
+                              struct mem_budget *budget, struct problem *problem);
+bool layer_dir_commit(const char *directory, const char *name, struct layer *stored, struct problem *problem);
+void layer_dir_discard(const char *directory, const char *name);
+void layer_dir_end(int lock); /* -1 is fine */
+
 /* Removes the layer's files, if there are any. False and *problem if one could not be removed. */
 bool layer_dir_delete(const char *directory, const char *name, struct problem *problem);
 

@@ -78,13 +78,50 @@ static bool name_of(const struct layer_put *put, const struct checkpoint_layer *
 }
 
 static struct layer *make_found(const struct layer_put *put, struct checkpoint_layer *found, struct problem *problem) {
+    const struct api_env *env = put->env;
     char name[LAYER_NAME_MAX + 1], origin[64];
     if (!name_of(put, found, name, problem)) return NULL;
     snprintf(origin, sizeof origin, "PUT checkpoint (%s)", found->family);
-    struct layer *layer = layer_new(put->env->budget, &found->source, origin, problem);
+    struct layer *layer = layer_new(env->budget, &found->source, origin, problem);
     if (!layer) return NULL;
     found->source.arena = NULL;
-    return keep_on_disk(put->env, name, layer, problem);
+    if (!env->layers_dir) return layer;
+    struct layer *staged = layer_dir_stage(env->layers_dir, name, layer, env->budget, problem);
+    layer_release(layer);
+    return staged;
+}
+
+/* All of the layers or, with *problem, none. */
+static bool make_all(const struct layer_put *put, const struct checkpoint *found, struct layer **layers,
+                     struct problem *problem) {
+    for (size_t i = 0; i < found->count; i++) {
+        if (!found->layers[i].usable) continue;
+        layers[i] = make_found(put, &found->layers[i], problem);
+        if (!layers[i]) return false;
+    }
+    return true;
+}
+
+static bool commit_all(const struct layer_put *put, const struct checkpoint *found, struct layer **layers, bool good,
+                       struct problem *problem) {
+    char name[LAYER_NAME_MAX + 1];
+    for (size_t i = 0; i < found->count; i++) {
+        if (!layers[i] || !name_of(put, &found->layers[i], name, problem)) continue;
+        good = good && layer_dir_commit(put->env->layers_dir, name, layers[i], problem);
+        if (!good) layer_dir_discard(put->env->layers_dir, name);
+    }
+    return good;
+}
+
+/* On disk all files are written before the first takes its place: a disk that fills up leaves the old ones. */
+static bool make_and_keep(const struct layer_put *put, const struct checkpoint *found, struct layer **layers,
+                          struct problem *problem) {
+    const char *directory = put->env->layers_dir;
+    if (!directory) return make_all(put, found, layers, problem);
+    int lock = layer_dir_begin(directory, problem);
+    bool ok = lock >= 0 && commit_all(put, found, layers, make_all(put, found, layers, problem), problem);
+    layer_dir_end(lock);
+    return ok;
 }
 
 /* {"layers":["m.a","m.b"],"refused":[{"name":"m.c","reason":"..."}]} */
@@ -127,12 +164,7 @@ bool layer_put_checkpoint(struct layer_put *put, struct checkpoint *found, struc
     struct layer **layers = calloc(found->count + 1, sizeof *layers);
     put->text = describe_found(put, found);
     bool ok = (layers && put->text) || no_memory(problem);
-    for (size_t i = 0; ok && i < found->count; i++) {
-        if (!found->layers[i].usable) continue;
-        layers[i] = make_found(put, &found->layers[i], problem);
-        ok = layers[i] != NULL;
-    }
-    ok = ok && store_found(put, found, layers, problem);
+    ok = ok && make_and_keep(put, found, layers, problem) && store_found(put, found, layers, problem);
     for (size_t i = 0; layers && i < found->count; i++) layer_release(layers[i]);
     free(layers);
     return ok;

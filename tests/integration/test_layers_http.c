@@ -1054,6 +1054,61 @@ static void a_limit_of_file_sizes_fails_the_put_and_not_the_process(void **state
     client = old_client;
 }
 
+/* PUT of a model of the layers "a", 8 wide, and "b", `wide` wide. */
+static void put_model(unsigned seed, size_t wide, long status) {
+    static const char *const stems[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight"};
+    const size_t dim[2][2] = {{WIDTH, WIDTH}, {wide, wide}};
+    struct st_out out[8];
+    char names[8][32];
+    double *w[8];
+    size_t size;
+    for (unsigned i = 0; i < 8; i++) {
+        size_t width = dim[i / 4][0];
+        snprintf(names[i], sizeof names[i], "%c.%s", i < 4 ? 'a' : 'b', stems[i % 4]);
+        w[i] = matrix_f64(seed + i, width * width);
+        out[i] = (struct st_out){.name = names[i], .dtype = ST_F64, .rank = 2, .dim = dim[i / 4], .data = w[i]};
+    }
+    char *body = pack(out, 8, "{\"num_attention_heads\":2}", &size);
+    struct reply reply = send_to(client, "PUT", "/v1/layers/m?checkpoint=1", body, size, binary_in_json_out, 0);
+    expect_status(&reply, status, NULL);
+    for (int i = 0; i < 8; i++) free(w[i]);
+    free(body);
+}
+
+static void a_model_whose_last_layer_cannot_be_written_leaves_all_files_of_the_old_one(void **state) {
+    (void)state;
+    struct service old = service;
+    CURL *old_client = client;
+    char *use = use_json("m.a", WIDTH, ""), *first = NULL;
+    empty_directory();
+    struct rlimit before = lower_limit(RLIMIT_FSIZE, 16384);
+    for (int round = 0; round < 2; round++) {
+        start_on_directory();
+        if (round == 0) put_model(61, WIDTH, 201);
+        char *answer = answer_of(use);
+        if (first) assert_string_equal(answer, first); /* after a restart, too */
+        if (round == 0) {
+            put_model(71, 64, 500);
+            first = answer_of(use);
+            assert_string_equal(answer, first);
+            assert_int_equal(count_files(".mhad-"), 0);
+        } else {
+            put_model(71, WIDTH, 200);
+            char *second = answer_of(use);
+            assert_string_not_equal(second, first);
+            free(second);
+        }
+        free(answer);
+        assert_int_equal(stop_on_directory(), 0);
+    }
+    setrlimit(RLIMIT_FSIZE, &before);
+    empty_directory();
+    free(first);
+    free(use);
+    service = old;
+    client = old_client;
+}
+
 static void more_layer_files_than_the_soft_limit_of_descriptors_are_loaded(void **state) {
     (void)state;
     struct service old = service;
@@ -1327,6 +1382,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_is_no_layer_stops_the_start_and_is_named),
         cmocka_unit_test(a_file_that_never_ends_does_not_keep_the_start),
         cmocka_unit_test(a_limit_of_file_sizes_fails_the_put_and_not_the_process),
+        cmocka_unit_test(a_model_whose_last_layer_cannot_be_written_leaves_all_files_of_the_old_one),
         cmocka_unit_test(more_layer_files_than_the_soft_limit_of_descriptors_are_loaded),
         cmocka_unit_test(two_servers_on_one_directory_write_one_after_the_other),
         cmocka_unit_test(probes_answer_within_50_ms_while_a_large_layer_is_stored_and_first_used),
