@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "../../api/fields.h"
 #include "../../server/config.h"
 #include "../../server/routes.h"
 /* server/request.h and the harness both have a `struct service`; only the tables are needed here */
@@ -499,6 +500,48 @@ static void openapi_has_every_route_with_its_media_types_and_no_other(void **sta
     assert_int_equal(service_stop(&service), 0);
 }
 
+static bool allows_null(const cJSON *schema) {
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(schema, "type"), *each;
+    cJSON_ArrayForEach(each, type) if (strcmp(each->valuestring, "null") == 0) return true;
+    cJSON_ArrayForEach(each, cJSON_GetObjectItemCaseSensitive(schema, "enum")) if (cJSON_IsNull(each)) return true;
+    cJSON_ArrayForEach(each, cJSON_GetObjectItemCaseSensitive(schema, "oneOf")) {
+        const cJSON *one = cJSON_GetObjectItemCaseSensitive(each, "type");
+        if (cJSON_IsString(one) && strcmp(one->valuestring, "null") == 0) return true;
+    }
+    const char *reference = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(schema, "$ref"));
+    return reference && (strstr(reference, "/OptionalTensor") || strstr(reference, "/Projection"));
+}
+
+static void check_fields(const cJSON *schemas, const char *schema, unsigned where) {
+    const cJSON *described =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(schemas, schema), "properties");
+    int count = 0;
+    for (size_t i = 0; i < FIELD_COUNT; i++) {
+        if (!(fields[i].where & where)) continue;
+        const cJSON *property = cJSON_GetObjectItemCaseSensitive(described, fields[i].name);
+        if (!property) fail_msg("%s has no %s", schema, fields[i].name);
+        bool required = strcmp(fields[i].name, "Q") == 0 || strcmp(fields[i].name, "num_heads") == 0;
+        if (allows_null(property) == required) fail_msg("null for %s in %s", fields[i].name, schema);
+        count++;
+    }
+    assert_int_equal(cJSON_GetArraySize(described), count);
+}
+
+static void openapi_has_every_field_and_lets_null_mean_not_given(void **state) {
+    (void)state;
+    struct service service;
+    service_start(&service, NULL);
+    struct answer answer = ask(&service, "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n");
+    cJSON *document = cJSON_Parse(answer.body);
+    answer_free(&answer);
+    const cJSON *schemas =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(document, "components"), "schemas");
+    check_fields(schemas, "Request", IN_MHA);
+    check_fields(schemas, "LayerRequest", IN_LAYER);
+    cJSON_Delete(document);
+    assert_int_equal(service_stop(&service), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_flag_variable_or_file_ends_with_status_2_and_one_line),
@@ -515,6 +558,7 @@ int main(void) {
         cmocka_unit_test(every_request_is_one_json_line_with_ids_shape_and_times),
         cmocka_unit_test(a_full_log_pipe_drops_lines_and_nothing_else),
         cmocka_unit_test(openapi_has_every_route_with_its_media_types_and_no_other),
+        cmocka_unit_test(openapi_has_every_field_and_lets_null_mean_not_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
