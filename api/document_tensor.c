@@ -29,6 +29,14 @@ static void bad_tensor(struct document *d, enum problem_code code, const char *t
     problem_set(d->request->problem, code, pointer, "%s", text);
 }
 
+/* The same with a text that begins with the name of the field: "data of W_q" for `what` "data of ". */
+static void bad_member(struct document *d, enum problem_code code, const char *tail, const char *what,
+                       const char *rule) {
+    char text[300];
+    snprintf(text, sizeof text, "%s%s %s", what, d->field->name, rule);
+    bad_tensor(d, code, tail, NULL, 0, text);
+}
+
 /* ---- tensors as base64 ---- */
 
 static bool base64_problem(struct document *d) {
@@ -144,7 +152,7 @@ static void numbers_problem(struct document *d, const struct piece *piece, enum 
         snprintf(number, sizeof number, "%zu", t->index[i]);
         at = problem_pointer_append(place, sizeof place, at, number);
     }
-    const char *elements = in_shape ? "integers >= 0" : elements_text(d->field->accept);
+    const char *elements = in_shape ? "integers from 0 to 2^53" : elements_text(d->field->accept);
     switch (status) {
     case TENSOR_TEXT_SYNTAX:
         syntax_text(text, d, piece, offset, place, t->expect);
@@ -247,7 +255,7 @@ bool document_feed_numbers(struct document *d, const struct piece *piece, size_t
     d->carry_start = d->consumed + piece->at - text->carried;
     enum tensor_text_status status = tensor_text_feed(text, piece->bytes + piece->at, piece->size - piece->at, used);
     if (d->member == MEMBER_SHAPE && text->count > 64) {
-        bad_tensor(d, PROBLEM_RANK, "shape", NULL, 0, "A shape has at most 8 dimensions.");
+        bad_member(d, PROBLEM_RANK, "shape", "The shape of ", "has more than 8 dimensions.");
     } else if (status == TENSOR_TEXT_DONE) {
         return true;
     } else if (status != TENSOR_TEXT_MORE) {
@@ -268,27 +276,32 @@ static bool member_missing(struct document *d, const char *name) {
     return false;
 }
 
+#define DIM_MAX 9007199254740992.0 /* 2^53: a JSON number beyond may not be the integer that was meant */
+
+static bool bad_dim(struct document *d, size_t axis, double value) {
+    char text[200], number[NUMBER_ROOM];
+    number[number_write_f64(number, value)] = 0;
+    snprintf(text, sizeof text, "The shape of %s must hold integers from 0 to 2^53, but /%s/shape/%zu is %s.",
+             d->field->name, d->field->name, axis, number);
+    bad_tensor(d, PROBLEM_OUT_OF_RANGE, "shape", &axis, 1, text);
+    problem_expected_text(d->request->problem, "an integer from 0 to 2^53");
+    problem_actual(d->request->problem, "%s", number);
+    return false;
+}
+
 /* The shape into t->dim, its product into *count. */
 static bool take_shape(struct document *d, struct tensor *t, size_t *count) {
     const double *dims = (const double *)(const void *)d->shape_data.data;
     char text[200];
     if (d->shape.rank != 1 || d->shape.count > TENSOR_RANK_MAX) {
-        bad_tensor(d, PROBLEM_RANK, "shape", NULL, 0, "A shape is one array of at most 8 integers.");
+        bad_member(d, PROBLEM_RANK, "shape", "The shape of ", "must be one array of at most 8 integers.");
         return false;
     }
     t->rank = d->shape.count;
     *count = 1;
     bool fits = true;
     for (size_t i = 0; i < t->rank; i++) {
-        if (!(dims[i] >= 0 && dims[i] == floor(dims[i]) && dims[i] <= 9007199254740992.0)) {
-            char number[NUMBER_ROOM];
-            number[number_write_f64(number, dims[i])] = 0;
-            snprintf(text, sizeof text, "The shape of %s must hold integers >= 0, but /%s/shape/%zu is %s.",
-                     d->field->name, d->field->name, i, number);
-            bad_tensor(d, PROBLEM_OUT_OF_RANGE, "shape", &i, 1, text);
-            problem_actual(d->request->problem, "%s", number);
-            return false;
-        }
+        if (!(dims[i] >= 0 && dims[i] == floor(dims[i]) && dims[i] <= DIM_MAX)) return bad_dim(d, i, dims[i]);
         t->dim[i] = (size_t)dims[i];
         fits = fits && (t->dim[i] == 0 || mem_mul(*count, t->dim[i], count));
     }
@@ -313,8 +326,8 @@ static bool count_differs(struct document *d, const char *member, size_t expecte
 
 static bool flat_done(struct document *d, size_t count) {
     if (d->members & 1u << MEMBER_DTYPE) {
-        bad_tensor(d, PROBLEM_CONFLICT, "dtype", NULL, 0,
-                   "dtype belongs to base64: the numbers in data are read straight to the dtype of the request.");
+        bad_member(d, PROBLEM_CONFLICT, "dtype", "dtype of ",
+                   "belongs to base64: the numbers in data are read straight to the dtype of the request.");
         return false;
     }
     if (d->flat != count) return count_differs(d, "data", count, d->flat, "numbers");
@@ -328,7 +341,8 @@ static bool base64_done(struct document *d, size_t count) {
     if (!(d->members & 1u << MEMBER_DTYPE)) return member_missing(d, "dtype");
     if (base64_decode_end(&d->base64) != BASE64_OK) return base64_problem(d);
     if (d->member_type == TENSOR_BOOL && !bits) {
-        bad_tensor(d, PROBLEM_WRONG_TYPE, "dtype", NULL, 0, "bool is for masks; this tensor holds numbers.");
+        bad_member(d, PROBLEM_WRONG_TYPE, "dtype", "dtype of ",
+                   "cannot be bool, which is for masks: it holds numbers.");
         return false;
     }
     if (!mem_mul(count, tensor_type_size(d->member_type), &bytes)) bytes = SIZE_MAX;
@@ -347,8 +361,8 @@ static bool tensor_object_done(struct document *d) {
     bool data = d->members & 1u << MEMBER_DATA, base64 = d->members & 1u << MEMBER_BASE64;
     size_t count;
     if (data && base64) {
-        bad_tensor(d, PROBLEM_CONFLICT, "base64", NULL, 0,
-                   "data and base64 are two ways to send the same numbers; send one.");
+        bad_member(d, PROBLEM_CONFLICT, "base64", "data and base64 of ",
+                   "are two ways to send the same numbers; send one.");
         return false;
     }
     if (!(d->members & 1u << MEMBER_SHAPE)) return member_missing(d, "shape");
@@ -402,8 +416,8 @@ bool document_member_done(struct document *d, enum kind kind) {
         if (!numbers_done(d)) return false;
         d->flat = d->tensor->count;
         if (d->tensor->rank == 1) return true;
-        bad_tensor(d, PROBLEM_RANK, "data", NULL, 0,
-                   "data must be one flat array, row after row; leave {\"shape\",\"data\"} out to send nested arrays.");
+        bad_member(d, PROBLEM_RANK, "data", "data of ",
+                   "must be one flat array, row after row; to send nested arrays, leave {\"shape\",\"data\"} out.");
         return false;
     }
     bool fits =

@@ -212,15 +212,15 @@ static bool read_projection(struct request *request, struct projection *p, enum 
 
 /* Q' and K' meet in a dot product, so their heads must be equally wide. */
 static bool same_d_k(struct request *request, const struct projection *q, const struct projection *k) {
-    char text[TEXT_MAX], more[120];
+    char text[TEXT_MAX], more[120], source[64] = "W_k";
     if (q->d == k->d) return true;
     size_t features = k->d * k->heads;
+    if (!request->tensor[T_W_k].given) snprintf(source, sizeof source, "%s, W_k being null,", k->input);
     snprintf(text, sizeof text,
-             "The heads of K' are %zu wide (%s features over %s %zu: %zu) but those of Q' are %zu (%zu over num_heads "
-             "%zu); a "
-             "query and a key must have the same width d_k.%s",
-             k->d, request->tensor[T_W_k].given ? "W_k's" : "its", k->heads_name, k->heads, features, q->d,
-             q->d * q->heads, q->heads, grouped_hint(more, k, features));
+             "The heads of K' are %zu wide (the features of %s over %s %zu: %zu) but those of Q' are %zu (%zu over "
+             "num_heads %zu); a query and a key must have the same width d_k.%s",
+             k->d, source, k->heads_name, k->heads, features, q->d, q->d * q->heads, q->heads,
+             grouped_hint(more, k, features));
     return mismatch(request, "W_k", q->d, k->d, text);
 }
 
