@@ -194,7 +194,7 @@ static bool name_file(struct problem *problem, const char *file, const struct pr
 }
 
 static bool load_file(const char *directory, const char *file, struct mem_budget *budget, struct layer_store *store,
-                      struct problem *problem) {
+                      size_t *count, struct problem *problem) {
     char path[PATH_ROOM], name[LAYER_NAME_MAX + 1];
     struct problem why;
     bool json = has_suffix(file, ".json");
@@ -210,7 +210,10 @@ static bool load_file(const char *directory, const char *file, struct mem_budget
     if (!join(path, directory, file, "", &why)) return name_file(problem, file, &why);
     struct layer *layer = json ? layer_of_json(path, budget, &why) : layer_of_safetensors(path, budget, &why);
     if (!layer) return name_file(problem, file, &why);
-    if (layer_store_put(store, name, layer, NULL)) return true;
+    if (layer_store_put(store, name, layer, NULL)) {
+        ++*count;
+        return true;
+    }
     layer_release(layer);
     return problem_set(problem, PROBLEM_OUT_OF_MEMORY, "", "Out of memory.");
 }
@@ -224,9 +227,11 @@ bool layer_dir_load(const char *directory, bool writable, struct mem_budget *bud
     bool ok = true;
     if (writable && access(directory, W_OK) != 0)
         ok = system_problem(problem, "Cannot write to the layers directory", directory);
-    for (int i = 0; ok && i < found; i++) ok = load_file(directory, entries[i]->d_name, budget, store, problem);
+    size_t loaded = 0;
+    for (int i = 0; ok && i < found; i++)
+        ok = load_file(directory, entries[i]->d_name, budget, store, &loaded, problem);
     free_entries(entries, found);
-    if (count) *count = layer_store_count(store);
+    if (count) *count = loaded;
     return ok;
 }
 

@@ -31,6 +31,7 @@ static bool load_checkpoint(struct service *service, const struct config *config
         return false;
     log_message(&service->log, LOG_INFO, "layers", "%zu from %.200s", count, config->checkpoint);
     if (refused) log_message(&service->log, LOG_WARN, "layers", "%zu not used; %.400s", refused, problem->detail);
+    problem_init(problem); /* the refusal of a layer is none of the start */
     return true;
 }
 
@@ -39,7 +40,8 @@ bool layers_open(struct service *service, const struct config *config, char *why
     problem_init(&problem);
     service->env.layers = layer_store_new();
     bool ok = service->env.layers || problem_set(&problem, PROBLEM_OUT_OF_MEMORY, "", "out of memory");
-    ok = ok && load_directory(service, config, &problem) && load_checkpoint(service, config, &problem);
+    /* in this order: what was PUT over a layer of the checkpoint is in the directory */
+    ok = ok && load_checkpoint(service, config, &problem) && load_directory(service, config, &problem);
     if (!ok) snprintf(why, size, "%s", problem.detail);
     return ok;
 }

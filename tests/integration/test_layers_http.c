@@ -1109,6 +1109,47 @@ static void a_model_whose_last_layer_cannot_be_written_leaves_all_files_of_the_o
     client = old_client;
 }
 
+static void a_put_over_a_layer_of_the_checkpoint_holds_after_a_restart(void **state) {
+    (void)state;
+    static const char *const names[] = {"a.q_proj.weight", "a.k_proj.weight", "a.v_proj.weight", "a.out_proj.weight"};
+    char path[100];
+    const char *const arguments[] = {
+        "--layers", directory, "--layers-writable", "--checkpoint", path, "--num-heads", "2", "--log", "off", NULL};
+    struct service old = service;
+    CURL *old_client = client;
+    const size_t dim[2] = {WIDTH, WIDTH};
+    struct st_out out[4];
+    double *w = matrix_f64(81, WIDTH * WIDTH);
+    size_t size;
+    for (int i = 0; i < 4; i++)
+        out[i] = (struct st_out){.name = names[i], .dtype = ST_F64, .rank = 2, .dim = dim, .data = w};
+    char *file = pack(out, 4, NULL, &size), *use = use_json("a", WIDTH, "");
+    empty_directory();
+    snprintf(path, sizeof path, "%s/model.checkpoint", directory);
+    write_file("model.checkpoint", file, size);
+    service_start(&service, arguments);
+    client = client_new(&service);
+    char *found = answer_of(use);
+    put_layer("a", 91, WIDTH, 200);
+    char *put = answer_of(use);
+    assert_string_not_equal(put, found);
+    assert_int_equal(stop_on_directory(), 0);
+    service_start(&service, arguments);
+    client = client_new(&service);
+    char *again = answer_of(use);
+    assert_string_equal(again, put);
+    assert_int_equal(stop_on_directory(), 0);
+    empty_directory();
+    free(found);
+    free(put);
+    free(again);
+    free(file);
+    free(use);
+    free(w);
+    service = old;
+    client = old_client;
+}
+
 static void more_layer_files_than_the_soft_limit_of_descriptors_are_loaded(void **state) {
     (void)state;
     struct service old = service;
@@ -1383,6 +1424,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_never_ends_does_not_keep_the_start),
         cmocka_unit_test(a_limit_of_file_sizes_fails_the_put_and_not_the_process),
         cmocka_unit_test(a_model_whose_last_layer_cannot_be_written_leaves_all_files_of_the_old_one),
+        cmocka_unit_test(a_put_over_a_layer_of_the_checkpoint_holds_after_a_restart),
         cmocka_unit_test(more_layer_files_than_the_soft_limit_of_descriptors_are_loaded),
         cmocka_unit_test(two_servers_on_one_directory_write_one_after_the_other),
         cmocka_unit_test(probes_answer_within_50_ms_while_a_large_layer_is_stored_and_first_used),
