@@ -31,6 +31,8 @@ struct mem_slot {
     void *base;     /* NULL once given back */
     size_t mapped;  /* bytes of address space */
     size_t charged; /* bytes charged to the budget */
+    bool grows;     /* began with less than it could need */
+    bool lent;      /* had waited as a whole (mappings.h): what is not charged counts as lent */
 };
 
 struct chunk {
@@ -51,7 +53,8 @@ struct mem_arena {
 /* What is kept for later must not be in the way: charged and kept bytes stay below the limit together. */
 static void make_room(struct mem_budget *budget, size_t used) {
     const size_t held = atomic_load_explicit(&budget->mappings.held, memory_order_relaxed);
-    if (held && (used > budget->limit || held > budget->limit - used)) mappings_empty(&budget->mappings);
+    const size_t kept = held + atomic_load_explicit(&budget->mappings.lent, memory_order_relaxed);
+    if (held && (used > budget->limit || kept > budget->limit - used)) mappings_empty(&budget->mappings);
 }
 
 bool mem_charge(struct mem_budget *budget, size_t bytes) {
@@ -129,10 +132,13 @@ struct mem_arena *mem_arena_new(struct mem_budget *budget) {
     return arena;
 }
 
+static size_t lent_of(const struct mem_slot *slot) { return slot->lent ? slot->mapped - slot->charged : 0; }
+
 /* Keeps a mapping that was charged, and so may have been touched, as a whole; unmaps others. */
 static void give_mapping(struct mem_budget *budget, struct mem_slot *slot) {
-    if (slot->charged + slot->charged / 8 >= slot->mapped)
-        mappings_give(&budget->mappings, slot->base, slot->mapped);
+    mappings_lent_change(&budget->mappings, lent_of(slot), 0);
+    if (slot->lent || slot->charged + slot->charged / 8 >= slot->mapped)
+        mappings_give(&budget->mappings, slot->base, slot->mapped, slot->grows);
     else
         munmap(slot->base, slot->mapped);
 }
@@ -194,20 +200,26 @@ static void *cut(struct mem_arena *arena, size_t bytes, enum mem_status *why) {
     return p;
 }
 
-/* A new mapping with its slot, `charge` of its bytes charged. */
+/* A mapping with its slot, `charge` of its bytes charged. One that is to grow is lent one that waits, or gets a new one. */
 static struct mem_slot *map(struct mem_arena *arena, size_t mapped, size_t charge, enum mem_status *why) {
     struct mem_slot *slot = cut(arena, sizeof *slot, why);
     if (!slot) return NULL;
     *why = arena_charge(arena, charge);
     if (*why != MEM_OK) return NULL;
-    void *base = charge < mapped ? mappings_new(mapped) : mappings_take(&arena->budget->mappings, mapped, &mapped);
+    struct mappings *kept = &arena->budget->mappings;
+    const bool grows = charge < mapped;
+    void *base = grows ? mappings_lend(kept, charge, &mapped) : mappings_take(kept, mapped, &mapped);
+    const bool lent = grows && base;
+    if (!base) base = mappings_new(mapped);
     if (!base) {
         mem_uncharge(arena->budget, charge);
         arena->used -= charge;
         *why = MEM_FAILED;
         return NULL;
     }
-    *slot = (struct mem_slot){.next = arena->slots, .base = base, .mapped = mapped, .charged = charge};
+    *slot = (struct mem_slot){
+        .next = arena->slots, .base = base, .mapped = mapped, .charged = charge, .grows = grows, .lent = lent};
+    if (lent) mappings_lent_change(kept, mapped, lent_of(slot));
     arena->slots = slot;
     return slot;
 }
@@ -249,6 +261,7 @@ static enum mem_status grow_in_chunk(struct mem_grow *grow, size_t bytes) {
     struct mem_arena *arena = grow->arena;
     size_t capacity = grow->capacity ? grow->capacity : GROW_FIRST;
     while (capacity < bytes) capacity *= 2;
+    if (capacity > LARGE) capacity = LARGE; /* and so bytes: a chunk has room for it */
     if (grow->data && grow->data + grow->capacity == arena->at && capacity <= (size_t)(arena->end - grow->data)) {
         arena->at = grow->data + capacity;
         grow->capacity = capacity;
@@ -263,17 +276,58 @@ static enum mem_status grow_in_chunk(struct mem_grow *grow, size_t bytes) {
     return MEM_OK;
 }
 
-/* Out of the chunk into a mapping: of the size asked for where that is the first, else twice as large as now needed. */
-static enum mem_status grow_out(struct mem_grow *grow, size_t bytes) {
+/* A block that was the last in its chunk has left it for the mapping of this slot, which was cut behind it: the slot moves to
+ * where the block began, and what follows is free again. */
+static struct mem_slot *close_gap(struct mem_grow *grow, struct mem_slot *slot) {
+    struct mem_arena *arena = grow->arena;
+    if (!grow->data || (char *)slot != align_up(grow->data + grow->capacity)) return slot;
+    struct mem_slot *moved = (struct mem_slot *)(void *)grow->data;
+    *moved = *slot;
+    arena->slots = moved;
+    arena->at = (char *)(moved + 1);
+    return moved;
+}
+
+/* Into a mapping of `mapped` bytes, of which `bytes` are charged. */
+static enum mem_status grow_out(struct mem_grow *grow, size_t bytes, size_t mapped) {
     size_t charge = round_up(bytes, PAGE);
     enum mem_status why;
-    struct mem_slot *slot = map(grow->arena, grow->size ? 2 * charge : charge, charge, &why);
+    struct mem_slot *slot = map(grow->arena, round_up(mapped, PAGE), charge, &why);
     if (!slot) return why;
     if (grow->size) memcpy(slot->base, grow->data, grow->size);
+    slot = grow->slot = close_gap(grow, slot);
     grow->data = slot->base;
     grow->capacity = charge;
-    grow->slot = slot;
     return MEM_OK;
+}
+
+/* Into a mapping that waits and has room for `want` bytes: the old one waits then in its place. */
+static bool move_to_lent(struct mem_grow *grow, size_t want) {
+    struct mem_budget *budget = grow->arena->budget;
+    struct mem_slot *slot = grow->slot, old = *slot;
+    void *base = mappings_lend(&budget->mappings, want, &slot->mapped);
+    if (!base) return false;
+    memcpy(base, old.base, grow->size);
+    slot->base = base;
+    slot->lent = true;
+    mappings_lent_change(&budget->mappings, slot->mapped, lent_of(slot));
+    give_mapping(budget, &old);
+    return true;
+}
+
+/* Address space for `want` bytes, more than there are. What was lent had the size of a tensor before it, and readers ask for more
+ * than comes in the end: it gets a step more, and only then another one. */
+static bool widen(struct mem_grow *grow, size_t want) {
+    struct mem_slot *slot = grow->slot;
+    if (!slot->lent && move_to_lent(grow, want)) return true;
+    size_t mapped = slot->lent ? want + GROW_STEP : slot->mapped * 2 > want ? slot->mapped * 2 : want;
+    void *base = mremap(slot->base, slot->mapped, mapped, MREMAP_MAYMOVE);
+    if (base == MAP_FAILED) return false;
+    mappings_lent_change(&grow->arena->budget->mappings, lent_of(slot), 0);
+    slot->base = base;
+    slot->mapped = mapped;
+    slot->lent = false;
+    return true;
 }
 
 static enum mem_status grow_mapped(struct mem_grow *grow, size_t bytes) {
@@ -286,18 +340,14 @@ static enum mem_status grow_mapped(struct mem_grow *grow, size_t bytes) {
         why = arena_charge(grow->arena, want - slot->charged);
     }
     if (why != MEM_OK) return why;
-    if (want > slot->mapped) {
-        size_t mapped = slot->mapped * 2 > want ? slot->mapped * 2 : want;
-        void *base = mremap(slot->base, slot->mapped, mapped, MREMAP_MAYMOVE);
-        if (base == MAP_FAILED) {
-            mem_uncharge(grow->arena->budget, want - slot->charged);
-            grow->arena->used -= want - slot->charged;
-            return MEM_FAILED;
-        }
-        slot->base = base;
-        slot->mapped = mapped;
+    if (want > slot->mapped && !widen(grow, want)) {
+        mem_uncharge(grow->arena->budget, want - slot->charged);
+        grow->arena->used -= want - slot->charged;
+        return MEM_FAILED;
     }
+    const size_t lent = lent_of(slot);
     slot->charged = want;
+    mappings_lent_change(&grow->arena->budget->mappings, lent, lent_of(slot));
     grow->data = slot->base;
     grow->capacity = want;
     return MEM_OK;
@@ -308,7 +358,17 @@ enum mem_status mem_grow_reserve(struct mem_grow *grow, size_t bytes) {
     if (bytes > SIZE_MAX / 8) return MEM_TOO_LARGE;
     if (refused(grow->arena->budget)) return MEM_FAILED;
     if (grow->slot) return grow_mapped(grow, bytes);
-    return bytes <= LARGE / 2 ? grow_in_chunk(grow, bytes) : grow_out(grow, bytes);
+    return bytes <= LARGE ? grow_in_chunk(grow, bytes) : grow_out(grow, bytes, 2 * bytes);
+}
+
+enum mem_status mem_grow_whole(struct mem_grow *grow, size_t bytes) {
+    if (bytes > SIZE_MAX / 8) return MEM_TOO_LARGE;
+    if (refused(grow->arena->budget)) return MEM_FAILED;
+    enum mem_status why = bytes <= LARGE ? grow_in_chunk(grow, bytes) : grow_out(grow, bytes, bytes);
+    if (why != MEM_OK) return why;
+    grow->size = bytes;
+    mem_grow_trim(grow);
+    return MEM_OK;
 }
 
 void mem_grow_trim(struct mem_grow *grow) {
@@ -322,12 +382,14 @@ void mem_grow_trim(struct mem_grow *grow) {
         return;
     }
     size_t keep = round_up(grow->size ? grow->size : 1, PAGE);
-    if (keep < slot->mapped && mremap(slot->base, slot->mapped, keep, 0) != MAP_FAILED) slot->mapped = keep;
+    const size_t lent = lent_of(slot), spare = slot->lent ? keep / 8 : 0; /* as much as mappings_take may give */
+    if (keep + spare < slot->mapped && mremap(slot->base, slot->mapped, keep, 0) != MAP_FAILED) slot->mapped = keep;
     if (keep < slot->charged) {
         mem_uncharge(arena->budget, slot->charged - keep);
         arena->used -= slot->charged - keep;
         slot->charged = keep;
     }
+    mappings_lent_change(&arena->budget->mappings, lent, lent_of(slot));
     grow->capacity = keep;
 }
 

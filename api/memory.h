@@ -74,6 +74,8 @@ struct mem_grow {
 bool mem_grow_init(struct mem_grow *grow, struct mem_arena *arena);
 /* Makes capacity >= bytes. On failure nothing changes. */
 enum mem_status mem_grow_reserve(struct mem_grow *grow, size_t bytes);
+/* An empty one becomes `bytes` large, once and for all. */
+enum mem_status mem_grow_whole(struct mem_grow *grow, size_t bytes);
 /* Gives back what lies beyond size. */
 void mem_grow_trim(struct mem_grow *grow);
 void mem_grow_free(struct mem_grow *grow);

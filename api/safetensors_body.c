@@ -208,10 +208,8 @@ static bool allocate(struct request *request, struct sink *sink, const char *nam
     if (!mem_mul(tensor->count, tensor_type_size(tensor->type), &bytes))
         return problem_memory(request->problem, why, request->budget, pointer, SIZE_MAX, name);
     mem_grow_init(&tensor->grow, request->arena);
-    why = mem_grow_reserve(&tensor->grow, bytes);
+    why = mem_grow_whole(&tensor->grow, bytes);
     if (why != MEM_OK) return problem_memory(request->problem, why, request->budget, pointer, bytes, name);
-    tensor->grow.size = bytes;
-    mem_grow_trim(&tensor->grow);
     tensor->data = tensor->grow.data;
     tensor->finite = true;
     sink->to = tensor->data;

@@ -149,13 +149,31 @@ static void growing_is_charged_as_it_is_touched_and_trimming_gives_back(void **s
     assert_true(held >= 10 * MIB + 5 && held <= 10 * MIB + 512 * KIB);
     mem_grow_trim(&grow);
     held = mem_arena_used(arena) - before;
-    assert_true(held >= 10 * MIB + 5 && held <= 10 * MIB + 8 * KIB);
-    grow_to(&grow, 10 * MIB + 5, 1); /* still there */
-    grow_to(&grow, 11 * MIB, 4096);  /* and may go on */
+    assert_true(held >= 10 * MIB + 5 && held <= 10 * MIB + 8 * KIB + 64 * KIB); /* and the chunk in which it began */
+    grow_to(&grow, 10 * MIB + 5, 1);                                            /* still there */
+    grow_to(&grow, 11 * MIB, 4096);                                             /* and may go on */
     mem_grow_free(&grow);
-    assert_int_equal(mem_arena_used(arena), before);
+    assert_int_equal(mem_arena_used(arena), before + 64 * KIB);
     assert_null(grow.data);
     grow_to(&grow, 100, 10);
+    mem_arena_free(arena);
+    assert_int_equal(used(&budget), 0);
+}
+
+static void blocks_that_outgrow_their_chunk_leave_it_to_the_next_ones(void **state) {
+    (void)state;
+    enum { BLOCKS = 40 };
+    struct mem_budget budget = {.limit = 64 * MIB};
+    struct mem_arena *arena = mem_arena_new(&budget);
+    struct mem_grow grow[BLOCKS];
+    size_t before = mem_arena_used(arena);
+    for (int i = 0; i < BLOCKS; i++) {
+        mem_grow_init(&grow[i], arena);
+        grow_to(&grow[i], 200 * KIB, 5000);
+        mem_grow_trim(&grow[i]);
+    }
+    assert_true(mem_arena_used(arena) - before <= (BLOCKS * 200 + 64) * KIB);
+    for (int i = 0; i < BLOCKS; i++) grow_to(&grow[i], 200 * KIB, 1); /* all still there */
     mem_arena_free(arena);
     assert_int_equal(used(&budget), 0);
 }
@@ -305,6 +323,115 @@ static void what_waits_makes_room_before_the_limit_is_passed(void **state) {
     mem_budget_close(&budget);
 }
 
+static size_t lent(struct mem_budget *budget) { return atomic_load(&budget->mappings.lent); }
+
+/* An arena with one block that has grown to `bytes` and asked for `more` besides, trimmed. */
+static struct mem_arena *grown(struct mem_budget *budget, struct mem_grow *grow, size_t bytes, size_t more) {
+    struct mem_arena *arena = mem_arena_new(budget);
+    assert_non_null(arena);
+    mem_grow_init(grow, arena);
+    grow_to(grow, bytes, 16 * KIB);
+    assert_int_equal(mem_grow_reserve(grow, bytes + more), MEM_OK);
+    mem_grow_trim(grow);
+    return arena;
+}
+
+static void what_grew_is_lent_to_the_next_that_grows_and_to_no_other(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB, .mappings.limit = 16 * MIB};
+    struct mem_grow grow, other;
+    struct mem_arena *arena = grown(&budget, &grow, 2 * MIB, 64 * KIB);
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), 2 * MIB);
+    block_of(&budget, 2 * MIB, &arena); /* had its size from the start */
+    assert_int_equal(held(&budget), 2 * MIB);
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), 4 * MIB);
+    for (int round = 0; round < 3; round++) {
+        arena = grown(&budget, &grow, 2 * MIB, 64 * KIB); /* readers ask for more than comes */
+        assert_int_equal(held(&budget), 2 * MIB);
+        assert_int_equal(lent(&budget), 0);
+        struct mem_arena *second = grown(&budget, &other, MIB, 0);
+        assert_int_equal(held(&budget), 2 * MIB);
+        grow_to(&grow, 2 * MIB, 1);
+        mem_arena_free(second);
+        mem_arena_free(arena);
+        assert_int_equal(held(&budget), 5 * MIB);
+        assert_int_equal(used(&budget), 0);
+        mappings_empty(&budget.mappings);
+        mem_arena_free(grown(&budget, &grow, 2 * MIB, 0));
+        block_of(&budget, 2 * MIB, &arena);
+        mem_arena_free(arena);
+    }
+    mem_budget_close(&budget);
+}
+
+static void of_a_lent_mapping_only_what_is_used_is_charged(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB, .mappings.limit = 16 * MIB};
+    struct mem_grow grow;
+    mem_arena_free(grown(&budget, &grow, 4 * MIB, 0));
+    struct mem_arena *arena = mem_arena_new(&budget);
+    mem_grow_init(&grow, arena);
+    size_t before = used(&budget), kept = held(&budget);
+    for (size_t bytes = 100 * KIB; bytes <= 4 * MIB; bytes += 100 * KIB) {
+        grow_to(&grow, bytes, 10 * KIB);
+        assert_true(used(&budget) - before <= bytes + 400 * KIB);
+        assert_int_equal(held(&budget), 0);
+        assert_true(lent(&budget) + used(&budget) - before >= kept && lent(&budget) <= kept - bytes);
+    }
+    mem_arena_free(arena);
+    assert_int_equal(lent(&budget), 0);
+    assert_int_equal(held(&budget), kept);
+    arena = grown(&budget, &grow, 200 * KIB, 0); /* the rest is not held in vain */
+    assert_int_equal(lent(&budget), 0);
+    assert_true(mem_arena_used(arena) <= 400 * KIB);
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), 200 * KIB);
+    mem_budget_close(&budget);
+}
+
+static void a_block_that_outgrows_what_it_was_lent_moves_into_a_larger_one(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 64 * MIB, .mappings.limit = 16 * MIB};
+    struct mem_grow small, large;
+    struct mem_arena *one = grown(&budget, &large, 2 * MIB, 0), *two = grown(&budget, &small, 256 * KIB, 0);
+    void *mapping = large.data;
+    mem_arena_free(one);
+    mem_arena_free(two);
+    assert_int_equal(held(&budget), 2 * MIB + 256 * KIB);
+    one = grown(&budget, &large, 2 * MIB, 0); /* begins in the small one */
+    assert_ptr_equal(large.data, mapping);
+    assert_true(held(&budget) >= 256 * KIB); /* the small one waits again, as large as it has become */
+    assert_true(used(&budget) >= 2 * MIB && used(&budget) <= 2 * MIB + 200 * KIB);
+    mem_arena_free(one);
+    assert_int_equal(lent(&budget), 0);
+    assert_int_equal(used(&budget), 0);
+    mem_budget_close(&budget);
+}
+
+static void what_is_lent_counts_when_room_is_made(void **state) {
+    (void)state;
+    struct mem_budget budget = {.limit = 10 * MIB, .mappings.limit = 8 * MIB};
+    struct mem_grow grow;
+    struct mem_arena *arena;
+    mem_arena_free(grown(&budget, &grow, 4 * MIB, 0));
+    block_of(&budget, 2 * MIB, &arena);
+    mem_arena_free(arena);
+    assert_int_equal(held(&budget), 6 * MIB);
+    arena = mem_arena_new(&budget);
+    mem_grow_init(&grow, arena);
+    grow_to(&grow, 100 * KIB, 10 * KIB); /* 4 MiB are lent, 2 wait */
+    assert_int_equal(held(&budget), 2 * MIB);
+    assert_non_null(mem_alloc(arena, 3 * MIB, NULL));
+    assert_int_equal(held(&budget), 2 * MIB);
+    assert_non_null(mem_alloc(arena, 2 * MIB + MIB / 2, NULL));
+    assert_int_equal(held(&budget), 0);
+    mem_arena_free(arena);
+    mem_budget_close(&budget);
+    assert_int_equal(lent(&budget), 0);
+}
+
 struct taker {
     struct mem_budget *budget;
     unsigned char mark;
@@ -319,6 +446,17 @@ static void *take_and_give(void *argument) {
         block[0] = block[bytes - 1] = taker->mark;
         sched_yield();
         if (block[0] != taker->mark || block[bytes - 1] != taker->mark) return argument; /* somebody else has it too */
+        struct mem_grow grow;
+        mem_grow_init(&grow, arena);
+        for (size_t n = 0; n < bytes; n += 16 * KIB) {
+            if (mem_grow_reserve(&grow, n + 16 * KIB) != MEM_OK) return argument;
+            grow.size = n + 16 * KIB;
+            grow.data[n] = (char)taker->mark;
+        }
+        sched_yield();
+        for (size_t n = 0; n < bytes; n += 16 * KIB)
+            if (grow.data[n] != (char)taker->mark) return argument;
+        mem_grow_trim(&grow);
         mem_arena_free(arena);
         if (round % 64 == 0) mappings_empty(&taker->budget->mappings);
     }
@@ -340,6 +478,7 @@ static void threads_never_get_the_same_mapping(void **state) {
         assert_null(failed);
     }
     assert_true(held(&budget) <= MIB);
+    assert_int_equal(lent(&budget), 0);
     mem_budget_close(&budget);
     assert_int_equal(held(&budget), 0);
     assert_int_equal(used(&budget), 0);
@@ -364,12 +503,17 @@ int main(void) {
         cmocka_unit_test(an_arena_that_the_budget_refuses_is_null),
         cmocka_unit_test(a_growing_block_keeps_its_bytes_and_its_alignment),
         cmocka_unit_test(growing_is_charged_as_it_is_touched_and_trimming_gives_back),
+        cmocka_unit_test(blocks_that_outgrow_their_chunk_leave_it_to_the_next_ones),
         cmocka_unit_test(a_growth_that_is_refused_leaves_the_block_as_it_was),
         cmocka_unit_test(mappings_are_given_back_to_the_system),
         cmocka_unit_test(the_test_hook_refuses_one_allocation),
         cmocka_unit_test(a_kept_chunk_is_uncharged_and_serves_the_next_arena),
         cmocka_unit_test(a_mapping_left_behind_serves_the_next_request_of_its_size),
         cmocka_unit_test(what_waits_makes_room_before_the_limit_is_passed),
+        cmocka_unit_test(what_grew_is_lent_to_the_next_that_grows_and_to_no_other),
+        cmocka_unit_test(of_a_lent_mapping_only_what_is_used_is_charged),
+        cmocka_unit_test(a_block_that_outgrows_what_it_was_lent_moves_into_a_larger_one),
+        cmocka_unit_test(what_is_lent_counts_when_room_is_made),
         cmocka_unit_test(threads_never_get_the_same_mapping),
         cmocka_unit_test(products_and_sums_that_overflow_are_seen),
     };
