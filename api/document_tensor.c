@@ -180,8 +180,8 @@ static void numbers_problem(struct document *d, const struct piece *piece, enum 
         document_point_to(d, place);
         break;
     case TENSOR_TEXT_OUT_OF_RANGE:
-        snprintf(text, sizeof text, "%s is too large for float32. Use \"dtype\": \"float64\", or scale the numbers.",
-                 place);
+        snprintf(text, sizeof text, "%s is too large for float32. Use \"dtype\": \"float64\", or %s.", place,
+                 d->field->id == T_attn_mask ? "write null, which hides the key" : "scale the numbers");
         bad_tensor(d, PROBLEM_NON_FINITE_INPUT, tail, t->index, t->index_length, text);
         break;
     case TENSOR_TEXT_RAGGED:

@@ -92,15 +92,15 @@ static bool non_finite(const struct tensor *tensor, const char *name, enum mha_d
                        struct problem *problem) {
     char pointer[PROBLEM_POINTER_MAX];
     tensor_pointer(pointer, tensor, name, i);
+    bool mask = strcmp(name, "attn_mask") == 0;
     if (too_large)
         return problem_set(
             problem, PROBLEM_NON_FINITE_INPUT, pointer,
-            "%s holds a number that is too large for float32 (at %s). Use \"dtype\": \"float64\", or scale the "
-            "numbers.",
-            name, pointer);
+            "%s holds a number that is too large for float32 (at %s). Use \"dtype\": \"float64\", or %s.", name,
+            pointer, mask ? "write null, which hides the key" : "scale the numbers");
     return problem_set(problem, PROBLEM_NON_FINITE_INPUT, pointer,
                        "%s holds NaN or an infinity (at %s); all inputs must be finite%s (working precision %s).", name,
-                       pointer, strcmp(name, "attn_mask") == 0 ? ", only -infinity is allowed, which hides a key" : "",
+                       pointer, mask ? ", only -infinity is allowed, which hides a key" : "",
                        dtype == MHA_F64 ? "float64" : "float32");
 }
 
