@@ -259,6 +259,15 @@ struct mha_run *api_call_run(struct api_call *call) {
 }
 double api_call_flops(const struct api_call *call) { return call->built ? call->job.need.flops : 0; }
 
+double api_call_work(const struct api_call *call) {
+    enum { ROW_FLOPS = 64, BYTE_FLOPS = 2 };
+    if (!call->built) return 0;
+    const struct mha_problem *p = &call->job.problem;
+    double rows = (double)p->h * (double)p->n_q + (double)p->h_kv * (double)p->n_k + 1, bytes = 0;
+    for (size_t i = 0; i < call->job.response.count; i++) bytes += (double)call->job.response.tensor[i].bytes;
+    return call->job.need.flops + ROW_FLOPS * (double)p->B * rows + BYTE_FLOPS * bytes;
+}
+
 static void non_finite_result(struct api_call *call, const struct mha_detail *detail) {
     char place[PROBLEM_SHAPE_MAX];
     const char *stage = detail->field ? detail->field : "output";

@@ -53,7 +53,10 @@ struct problem *api_call_problem(struct api_call *call);
 bool api_call_failed(const struct api_call *call);
 
 struct mha_run *api_call_run(struct api_call *call);
-double api_call_flops(const struct api_call *call); /* of the run, for choosing inline or pool */
+double api_call_flops(const struct api_call *call); /* of the run */
+/* The same in flops with what takes time without any: rows whose masks are looked at, results that are only copied. For choosing
+ * inline or pool. */
+double api_call_work(const struct api_call *call);
 void api_call_computed(struct api_call *call);
 
 int api_call_status(const struct api_call *call); /* 200, 201 (a new layer), 422 ... */

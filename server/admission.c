@@ -53,7 +53,7 @@ void admission_close(struct admission *admission) {
     admission->ended.eventfd = -1;
 }
 
-bool admission_inline(double flops) { return flops <= INLINE_FLOPS; }
+bool admission_inline(double work) { return work <= INLINE_FLOPS; }
 
 bool admission_full(const struct admission *admission) {
     return admission->running >= admission->running_max && admission->waiting >= admission->waiting_max;

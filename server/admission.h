@@ -32,7 +32,7 @@ bool admission_open(struct admission *admission, size_t threads, size_t max_queu
 /* Waits for what runs, joins the workers. */
 void admission_close(struct admission *admission);
 
-bool admission_inline(double flops);
+bool admission_inline(double work);
 /* The queue is full: a run handed over now would be refused. */
 bool admission_full(const struct admission *admission);
 /* Takes request->run: starts it (PHASE_RUNNING) or queues it (PHASE_QUEUED). False: full. */

@@ -238,7 +238,7 @@ static enum MHD_Result take_call_end(struct request *request) {
     if (!api_call_end_soon(request->call)) return keep(request, finish_call);
     request->run = api_call_failed(request->call) ? NULL : api_call_run(request->call);
     if (!request->run) return answer_call(request);
-    if (!admission_inline(api_call_flops(request->call))) return compute_on_pool(request);
+    if (!admission_inline(api_call_work(request->call))) return compute_on_pool(request);
     compute_here(request);
     return answer_call(request);
 }
@@ -307,7 +307,7 @@ void handler_kept(struct request *request) {
     if (!request->run) {
         request->computed_at = clock_now();
         resume(request);
-    } else if (admission_inline(api_call_flops(request->call))) {
+    } else if (admission_inline(api_call_work(request->call))) {
         compute_here(request);
         resume(request);
     } else if (pool_refuses(request)) {

@@ -173,6 +173,31 @@ static void the_answer_is_the_same_in_blocks_of_any_size(void **state) {
     free(body);
 }
 
+/* 120 bytes of text can ask for minutes without one multiplication; whoever runs it must not think that it is small. */
+static void rows_samples_and_copies_without_flops_are_work(void **state) {
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"Q\":{\"shape\":[1000000,0],\"data\":[]},\"K\":{\"shape\":[0,0],\"data\":[]},"
+        "\"W_q\":{\"shape\":[0,1],\"data\":[]},\"W_k\":{\"shape\":[0,1],\"data\":[]},"
+        "\"W_v\":{\"shape\":[0,1],\"data\":[]},\"W_o\":null,\"num_heads\":1}",
+        "{\"Q\":{\"shape\":[1000000,0,1],\"data\":[]},\"W_q\":null,\"W_k\":null,\"W_v\":null,\"W_o\":null,"
+        "\"num_heads\":1}",
+        "{\"Q\":{\"shape\":[0,0],\"data\":[]},\"K\":{\"shape\":[1000000,0],\"data\":[]},"
+        "\"W_q\":{\"shape\":[0,1],\"data\":[]},\"W_k\":{\"shape\":[0,1],\"data\":[]},"
+        "\"W_v\":{\"shape\":[0,1],\"data\":[]},\"W_o\":null,\"num_heads\":1,\"return\":[\"present\"]}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        struct api_call *call = ready(bodies[i]);
+        assert_non_null(api_call_run(call));
+        assert_true(api_call_flops(call) == 0);
+        assert_true(api_call_work(call) >= 6.4e7);
+        api_call_close(call);
+    }
+    struct api_call *small = ready(rich);
+    assert_true(api_call_work(small) < 1e5); /* stays where it was read */
+    api_call_close(small);
+}
+
 static void the_request_id_goes_into_problems_and_the_summary_names_shapes_only(void **state) {
     (void)state;
     struct api_call *call = api_call_open(&env, API_MHA, API_JSON, API_JSON, 2);
@@ -278,6 +303,7 @@ int main(void) {
         cmocka_unit_test(a_cancelled_run_says_why_it_was_cancelled_or_that_it_was),
         cmocka_unit_test(an_answer_that_was_not_computed_is_an_internal_error_and_not_garbage),
         cmocka_unit_test(the_answer_is_the_same_in_blocks_of_any_size),
+        cmocka_unit_test(rows_samples_and_copies_without_flops_are_work),
         cmocka_unit_test(the_request_id_goes_into_problems_and_the_summary_names_shapes_only),
         cmocka_unit_test(calls_on_many_threads_get_their_own_answers),
         cmocka_unit_test(reading_holds_the_tensor_and_less_than_a_mebibyte),
