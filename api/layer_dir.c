@@ -26,14 +26,14 @@
 static bool system_problem(struct problem *problem, const char *what, const char *path) {
     char reason[96] = "";
     const char *text = strerror_r(errno, reason, sizeof reason);
-    return problem_set(problem, PROBLEM_INTERNAL, "", "%s %.300s: %s.", what, path, text);
+    return problem_set(problem, PROBLEM_STORAGE, "", "%s %.300s: %s.", what, path, text);
 }
 
 static bool join(char out[PATH_ROOM], const char *directory, const char *name, const char *suffix,
                  struct problem *problem) {
     int n = snprintf(out, PATH_ROOM, "%s/%s%s", directory, name, suffix);
     if (n > 0 && n < PATH_ROOM) return true;
-    return problem_set(problem, PROBLEM_INTERNAL, "", "The path of the layers directory is too long.");
+    return problem_set(problem, PROBLEM_STORAGE, "", "The path of the layers directory is too long.");
 }
 
 /* The part of a path that a description shows: "layers/a.json" and not where the directory lies. */

@@ -352,7 +352,7 @@ static struct mha_layer *pack_source(struct layer *layer, enum mha_dtype dtype, 
 static struct mha_layer *changed_in_place(const struct layer *layer, struct problem *problem) {
     problem_init(problem);
     problem_set(
-        problem, PROBLEM_INTERNAL, "",
+        problem, PROBLEM_STORAGE, "",
         "The file of this layer (%s) was changed in place after it was loaded. Files must be replaced by renaming "
         "a new one over them; restart the server to load this one.",
         layer->origin);

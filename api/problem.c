@@ -58,6 +58,7 @@ static const struct row table[PROBLEM_COUNT] = {
     [PROBLEM_HTTP_VERSION] = {505, "http_version", "This version of HTTP is not spoken here"},
     [PROBLEM_INTERNAL] = {500, "internal", "The server made a mistake"},
     [PROBLEM_NOT_IMPLEMENTED] = {501, "not_implemented", "This is not implemented"},
+    [PROBLEM_STORAGE] = {507, "storage", "The server cannot read or write its files"},
     [PROBLEM_QUEUE_FULL] = {503, "queue_full", "Too many requests are waiting"},
     [PROBLEM_MEMORY_BUSY] = {503, "memory_busy", "Other requests hold the memory"},
     [PROBLEM_DRAINING] = {503, "draining", "The server is shutting down"},

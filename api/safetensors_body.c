@@ -25,7 +25,7 @@ static bool failed(const struct safetensors_body *body) { return body->request->
 bool safetensors_problem(struct problem *problem, const struct st_error *error, const struct mem_budget *budget) {
     if (error->rule == ST_NO_MEMORY) return problem_memory(problem, MEM_FAILED, budget, "", 0, "The header");
     if (error->rule == ST_FILE_ACCESS)
-        return problem_set(problem, PROBLEM_INTERNAL, "", "The layer's file cannot be read: %s.", error->text);
+        return problem_set(problem, PROBLEM_STORAGE, "", "The layer's file cannot be read: %s.", error->text);
     return problem_set(problem, PROBLEM_SAFETENSORS, "", "This is not a valid safetensors body: %s.", error->text);
 }
 

@@ -101,8 +101,8 @@ static bool check_media(struct request *request) {
             content_type ? content_type : "missing");
     if (!media_accepted(request->headers.accept, route->offers, &request->out))
         return problem_set(&request->problem, PROBLEM_NOT_ACCEPTABLE, "",
-                           "Accept is %.100s; what can be had is application/json and application/vnd.safetensors",
-                           request->headers.accept);
+                           "Accept is %.100s; what can be had here is application/json%s", request->headers.accept,
+                           route->offers & MEDIA(API_SAFETENSORS) ? " and application/vnd.safetensors" : "");
     return true;
 }
 

@@ -1044,7 +1044,7 @@ static void a_limit_of_file_sizes_fails_the_put_and_not_the_process(void **state
     start_on_directory();
     setrlimit(RLIMIT_FSIZE, &before);
     put_layer("a", 31, WIDTH, 201);
-    put_layer("a", 32, 64, 500);
+    put_layer("a", 32, 64, 507);
     assert_true(service_alive(&service));
     put_layer("a", 31, WIDTH, 200);
     assert_int_equal(count_files("a.safetensors"), 1);
@@ -1088,7 +1088,7 @@ static void a_model_whose_last_layer_cannot_be_written_leaves_all_files_of_the_o
         char *answer = answer_of(use);
         if (first) assert_string_equal(answer, first); /* after a restart, too */
         if (round == 0) {
-            put_model(71, 64, 500);
+            put_model(71, 64, 507);
             first = answer_of(use);
             assert_string_equal(answer, first);
             assert_int_equal(count_files(".mhad-"), 0);

@@ -472,7 +472,7 @@ static void expect_changed(struct layer *layer, enum mha_dtype dtype) {
     size_t before = atomic_load(&budget.used);
     problem_init(&problem);
     assert_null(layer_packed(layer, dtype, &problem));
-    assert_int_equal(problem.code, PROBLEM_INTERNAL);
+    assert_int_equal(problem.code, PROBLEM_STORAGE);
     assert_non_null(strstr(problem.detail, "changed in place"));
     assert_int_equal(atomic_load(&budget.used), before);
 }
