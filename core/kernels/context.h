@@ -29,9 +29,10 @@ KERNEL_INLINE void finish_context(const int mr, const int nv, const vec *acc, re
 
 #define KERNEL_CONTEXT(mr, nv)                                                                                         \
     static __attribute__((noinline)) void context_##mr##x##nv(size_t n, size_t first, const struct value_rows *values, \
-                                                              const real *p, real *o, const real *alpha) {             \
+                                                              const real *p, real *o, const real *alpha,               \
+                                                              struct ahead *ahead) {                                   \
         vec acc[MR_MAX * NV];                                                                                          \
-        multiply_columns(mr, nv, n, first, values, p, nv *VL, acc);                                                    \
+        multiply_columns(mr, nv, n, first, values, p, nv *VL, nv < NV ? ahead : NULL, acc);                            \
         if (alpha == NULL)                                                                                             \
             finish_context(mr, nv, acc, o, NULL);                                                                      \
         else                                                                                                           \
@@ -41,8 +42,8 @@ KERNEL_EVERY_TILE(KERNEL_CONTEXT)
 
 #define KERNEL_CONTEXT_ENTRY(mr, nv) KERNEL_TABLE_ENTRY(context, mr, nv)
 static void (*const context_table[NV + 1][MR_MAX + 1])(size_t n, size_t first, const struct value_rows *values,
-                                                       const real *p, real *o,
-                                                       const real *alpha) = {KERNEL_EVERY_TILE(KERNEL_CONTEXT_ENTRY)};
+                                                       const real *p, real *o, const real *alpha,
+                                                       struct ahead *ahead) = {KERNEL_EVERY_TILE(KERNEL_CONTEXT_ENTRY)};
 
 static struct value_rows values_from(const struct mha_attention *a, size_t key) {
     const size_t n_past = a->problem->n_past, d_v = a->problem->d_v;
@@ -132,8 +133,8 @@ static void context_of_panel(const struct tile_at *t, struct panel *w, const rea
     for (size_t c = 0; c < d_v;) {
         const int mr = tile_rows(w->nv, d_v - c);
         values.column = packed ? value_column(c) : c;
-        context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, w->begun ? alpha : NULL);
-        look_ahead(&w->ahead);
+        context_table[w->nv][mr](t->n, t->key, &values, t->s, w->o + c * w->width, w->begun ? alpha : NULL, &w->ahead);
+        if (w->nv == NV) look_ahead(&w->ahead);
         c += (size_t)mr;
     }
 }

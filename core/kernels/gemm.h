@@ -74,11 +74,16 @@ KERNEL_INLINE void multiply_add(const int mr, const int nv, const real *const *r
     }
 }
 
+/* Few vectors make few operations of a number of A: then it is memory that takes time, and is asked for in every step. */
+KERNEL_INLINE int lines_of_step(const int mr) { return (mr * (int)sizeof(real) + LINE - 1) / LINE; }
+
 /* acc[m*nv + v] = sum over k < n of a[m*a_row + k] * b[k*b_row + v*VL], in blocks of `fold`. */
 KERNEL_INLINE void multiply_rows(const int mr, const int nv, size_t n, size_t fold, const real *a, size_t a_row,
-                                 const real *b, size_t b_row, vec *acc) {
+                                 const real *b, size_t b_row, struct ahead *ahead, vec *acc) {
     real sums[MR_MAX * NR] __attribute__((aligned(64)));
     const real *a_m[MR_MAX];
+    struct ahead_steps steps = {0};
+    if (ahead != NULL) steps = ahead_steps_of(ahead);
     KERNEL_UNROLL
     for (int m = 0; m < mr; m++) a_m[m] = a + (size_t)m * a_row;
     for (size_t k = 0;;) {
@@ -87,7 +92,10 @@ KERNEL_INLINE void multiply_rows(const int mr, const int nv, size_t n, size_t fo
         KERNEL_UNROLL
         for (int x = 0; x < mr * nv; x++) acc[x] = (vec){0};
         KERNEL_STEPS
-        for (; k < end; k++, b += b_row) multiply_add(mr, nv, a_m, k, NULL, b, acc);
+        for (; k < end; k++, b += b_row) {
+            if (ahead != NULL) step_ahead(lines_of_step(mr), &steps);
+            multiply_add(mr, nv, a_m, k, NULL, b, acc);
+        }
         add_before(mr * nv, first, sums, acc);
         if (k == n) return;
         store_all(mr * nv, sums, acc);
@@ -102,9 +110,12 @@ struct value_rows {
 
 /* acc[m*nv + v] = sum over k < n of value[k][m] * b[k*b_row + v*VL], in blocks by fold_end(first_key + k). */
 KERNEL_INLINE void multiply_columns(const int mr, const int nv, size_t n, size_t first_key,
-                                    const struct value_rows *values, const real *b, size_t b_row, vec *acc) {
+                                    const struct value_rows *values, const real *b, size_t b_row, struct ahead *ahead,
+                                    vec *acc) {
     real sums[MR_MAX * NR] __attribute__((aligned(64)));
     const size_t row = values->row;
+    struct ahead_steps ahead_steps = {0};
+    if (ahead != NULL) ahead_steps = ahead_steps_of(ahead);
     for (size_t k = 0;;) {
         const bool first = k == 0;
         const size_t left = fold_end(first_key + k) - (first_key + k), end = n - k < left ? n : k + left;
@@ -117,8 +128,10 @@ KERNEL_INLINE void multiply_columns(const int mr, const int nv, size_t n, size_t
             const size_t stop = past && values->n_past < end ? values->n_past : end;
             const size_t steps = stop - k;
             KERNEL_STEPS
-            for (size_t step = 0; step < steps; step++)
+            for (size_t step = 0; step < steps; step++) {
+                if (ahead != NULL) step_ahead(lines_of_step(mr), &ahead_steps);
                 multiply_add(mr, nv, NULL, 0, a + step * row, b + step * b_row, acc);
+            }
             b += steps * b_row;
             k = stop;
         }

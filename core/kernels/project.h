@@ -50,7 +50,7 @@ KERNEL_INLINE vec project_one(const int mr, const int nv, const struct project_t
     KERNEL_UNROLL
     for (int m = 0; m < mr; m++) /* the places of y, while the products are computed */
         for (int v = 0; v < nv; v += 2) __builtin_prefetch(t->y_m[m] + t->y_v[v], 1);
-    multiply_rows(mr, nv, t->n, t->fold, t->x, t->x_row, t->b, NR, acc);
+    multiply_rows(mr, nv, t->n, t->fold, t->x, t->x_row, t->b, NR, NULL, acc);
     if (t->bias != NULL)
         finish_tile(mr, nv, t, t->adds, true, acc);
     else if (t->adds)

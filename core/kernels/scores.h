@@ -17,9 +17,9 @@
 
 #define KERNEL_SCORE(mr, nv)                                                                                           \
     static __attribute__((noinline)) void score_##mr##x##nv(size_t n, size_t fold, const real *k, size_t k_row,        \
-                                                            const real *q, real *s, bool adds) {                       \
+                                                            const real *q, real *s, bool adds, struct ahead *ahead) {  \
         vec acc[MR_MAX * NV];                                                                                          \
-        multiply_rows(mr, nv, n, fold, k, k_row, q, nv *VL, acc);                                                      \
+        multiply_rows(mr, nv, n, fold, k, k_row, q, nv *VL, nv < NV ? ahead : NULL, acc);                              \
         KERNEL_UNROLL                                                                                                  \
         for (int x = 0; x < mr * nv; x++) {                                                                            \
             if (adds) acc[x] = load(s + x * VL) + acc[x];                                                              \
@@ -30,7 +30,8 @@ KERNEL_EVERY_TILE(KERNEL_SCORE)
 
 #define KERNEL_SCORE_ENTRY(mr, nv) KERNEL_TABLE_ENTRY(score, mr, nv)
 static void (*const score_table[NV + 1][MR_MAX + 1])(size_t n, size_t fold, const real *k, size_t k_row, const real *q,
-                                                     real *s, bool adds) = {KERNEL_EVERY_TILE(KERNEL_SCORE_ENTRY)};
+                                                     real *s, bool adds,
+                                                     struct ahead *ahead) = {KERNEL_EVERY_TILE(KERNEL_SCORE_ENTRY)};
 
 /* S^T of n keys that lie one after the other. */
 static void score_keys(struct panel *w, size_t n, size_t d_k, const real *k, real *s) {
@@ -39,8 +40,8 @@ static void score_keys(struct panel *w, size_t n, size_t d_k, const real *k, rea
         for (size_t j = 0; j < n;) {
             const int mr = tile_rows(w->nv, n - j);
             score_table[w->nv][mr](block, fold_of_score(d_k), k + j * d_k + c, d_k, w->q + c * w->width,
-                                   s + j * w->width, c > 0);
-            look_ahead(&w->ahead);
+                                   s + j * w->width, c > 0, &w->ahead);
+            if (w->nv == NV) look_ahead(&w->ahead);
             j += (size_t)mr;
         }
     }

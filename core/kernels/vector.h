@@ -142,6 +142,27 @@ KERNEL_INLINE void look_ahead(struct ahead *ahead) {
     for (; n > 0; n--, ahead->at += LINE) __builtin_prefetch((const void *)ahead->at, 0, 3);
 }
 
+/* The lines of one call of look_ahead, asked for step by step of a loop: `last` again when all have been. */
+struct ahead_steps {
+    uintptr_t at, last;
+};
+
+KERNEL_INLINE struct ahead_steps ahead_steps_of(struct ahead *ahead) {
+    const size_t n = ahead->per_call < ahead->lines ? ahead->per_call : ahead->lines;
+    const struct ahead_steps steps = {ahead->at, ahead->at + (n > 0 ? n - 1 : 0) * LINE};
+    ahead->lines -= n;
+    ahead->at += n * LINE;
+    return steps;
+}
+
+KERNEL_INLINE void step_ahead(const int lines, struct ahead_steps *steps) {
+    KERNEL_UNROLL
+    for (int i = 0; i < lines; i++) {
+        __builtin_prefetch((const void *)steps->at, 0, 2);
+        steps->at = steps->at + LINE < steps->last ? steps->at + LINE : steps->last;
+    }
+}
+
 /* ---- short vectors, for turning rows into columns ---------------------------------------------------------------- */
 
 typedef real few __attribute__((vector_size(16), may_alias));
