@@ -15,8 +15,8 @@
  * their weight would be exactly 0. Rows that see no key at all, and lanes without a row, compute along and are ignored.
  *
  * Hidden keys may hold NaN or infinity. Their scores are replaced before anything looks at them. 0 * V' would spoil a
- * context, so a panel whose context is not finite is done again with `careful` set, which leaves hidden values out one
- * by one; for what is finite both ways give the same bits.
+ * context, so a panel whose context is not finite is done again carefully, which leaves hidden values out one
+ * by one; for what is finite both ways give the same bits. What is not finite even so is done once more with shrunk values.
  *
  * Where what is: panel.h (what a panel and a tile are), scores.h, softmax.h, context.h, maps.h; here their order.
  */
@@ -93,7 +93,7 @@ static void ahead_of_context(const struct tile_at *t, struct panel *w) {
 
 /* Which keys of a tile get scores: all of them for a map, else what some row may see, from a multiple of 4 on. */
 static void attend_tile(const struct mha_attention *a, struct panel *w, size_t tile_key, real *s, const real *v,
-                        bool careful) {
+                        enum care care) {
     const struct mha_problem *p = a->problem;
     const size_t n_kv = mha_n_kv(p), tile_end = n_kv - tile_key < MHA_KEY_TILE ? n_kv : tile_key + MHA_KEY_TILE;
     size_t key = w->first_key > tile_key ? w->first_key / 4 * 4 : tile_key;
@@ -101,7 +101,7 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     if (end <= key) key = end = tile_key;
     const bool for_map = wants_scores(a, w);
     const size_t from = for_map ? tile_key : key, to = for_map ? tile_end : end;
-    struct tile_at t = {a, key, end - key, tile_key, s + (key - from) * w->width, v, careful};
+    struct tile_at t = {a, key, end - key, tile_key, s + (key - from) * w->width, v, care};
 
     if (from == to) return;
     ahead_of_scores(&t, w);
@@ -124,23 +124,25 @@ static void attend_tile(const struct mha_attention *a, struct panel *w, size_t t
     if ((tile_key + MHA_KEY_TILE) % MHA_KEY_ROUND == 0) end_round(a, w);
 }
 
-/* False: not finite, and not done carefully yet. */
-static bool finish_contexts(const struct mha_attention *a, struct panel *w, bool careful) {
+/* False: not finite, and more care may help. */
+static bool finish_contexts(const struct mha_attention *a, struct panel *w, enum care care) {
     ask_for_contexts(a, w);
     end_all_rounds(a, w);
-    if (!divide_contexts(a, w)) {
-        if (!careful) return false;
-        note_contexts(a, w);
+    const bool finite = divide_contexts(a, w);
+    if (care == SHRUNK) {
+        mend_contexts(a, w);
+        return true;
     }
+    if (!finite && care == PLAIN) return false;
     give_only_values(a, w);
     write_contexts(a, w);
-    return true;
+    return finite;
 }
 
 /* Returns false where the panel has to be done again, carefully. */
-static bool finish_panel(const struct mha_attention *a, struct panel *w, bool careful) {
+static bool finish_panel(const struct mha_attention *a, struct panel *w, enum care care) {
     for (size_t x = 0; x < w->lanes; x++) w->l[x] += w->l_low[x];
-    if (a->context != NULL && !finish_contexts(a, w, careful)) return false;
+    if (a->context != NULL && !finish_contexts(a, w, care)) return false;
     note_sinks(a, w);
     if (a->result->logsumexp != NULL) write_logsumexp(a, w);
     if (wants_attention(a, w)) finish_map(a, w);
@@ -157,13 +159,18 @@ static void begin_panel(const struct mha_attention *a, struct panel *w) {
 
 static bool stopped(const struct mha_attention *a) { return atomic_load_explicit(a->stop, memory_order_relaxed); }
 
-static __attribute__((noinline)) void attend_carefully(const struct mha_attention *a, struct panel *w, real *s) {
+/* Returns false where the panel has to be done again with more care. */
+static bool attend_again(const struct mha_attention *a, struct panel *w, real *s, enum care care) {
     w->width = w->lanes;
     pack_queries(a, w);
     begin_panel(a, w);
     for (size_t key = 0; key < mha_n_kv(a->problem) && !stopped(a); key += MHA_KEY_TILE)
-        attend_tile(a, w, key, s, NULL, true);
-    finish_panel(a, w, true);
+        attend_tile(a, w, key, s, NULL, care);
+    return finish_panel(a, w, care);
+}
+
+static __attribute__((noinline)) void attend_carefully(const struct mha_attention *a, struct panel *w, real *s) {
+    if (!attend_again(a, w, s, CAREFUL) && !stopped(a)) attend_again(a, w, s, SHRUNK);
 }
 
 /* ---- scratch, and the panels of a task --------------------------------------------------------------------------- */
@@ -248,12 +255,12 @@ static void attend(const struct mha_attention *a, size_t panel, size_t panel_end
     for (size_t key = first / MHA_KEY_TILE * MHA_KEY_TILE; key < last && !stopped(a); key += MHA_KEY_TILE) {
         if (v != NULL) pack_values(a, key, last - key < MHA_KEY_TILE ? last - key : MHA_KEY_TILE, v);
         for (size_t x = 0; x < n; x++)
-            attend_tile(a, (struct panel *)(void *)(at + x * plan.panel_bytes), key, s, v, false);
+            attend_tile(a, (struct panel *)(void *)(at + x * plan.panel_bytes), key, s, v, PLAIN);
     }
     if (stopped(a)) return;
     for (size_t x = 0; x < n; x++) {
         struct panel *w = (struct panel *)(void *)(at + x * plan.panel_bytes);
-        if (!finish_panel(a, w, false)) attend_carefully(a, w, s);
+        if (!finish_panel(a, w, PLAIN)) attend_carefully(a, w, s);
     }
 }
 

@@ -3,7 +3,8 @@
  * core/kernels/context.h - contexts: O^T = O^T * alpha + V'^T P^T tile by tile, rounds of keys, and the division by l at the end.
  *
  * Model. O^T is [d_v][width], for a row alone [d_v]. Each tile is a sum of short blocks (gemm.h, fold_end), each round of
- * MHA_KEY_ROUND keys begins anew. `careful` leaves hidden values out one by one, for values that are not finite.
+ * MHA_KEY_ROUND keys begins anew. CAREFUL and SHRUNK (panel.h) leave hidden values out one by one, for values that are not
+ * finite or whose sum is not.
  *
  * What this does not do: choose which panels are done again carefully (attention.h).
  */
@@ -81,12 +82,13 @@ static void pack_values(const struct mha_attention *a, size_t key, size_t n, rea
 /* One number of the context with hidden values left out: the same sums, of fewer terms. */
 static real careful_sum(const struct tile_at *t, const struct panel *w, const struct value_rows *values, size_t x,
                         size_t c) {
+    const real shrink = t->care == SHRUNK ? SHRINK : 1;
     real sum = 0, block = 0;
     for (size_t j = 0; j < t->n; j++) {
         const real *value =
             j < values->n_past ? values->past + j * values->row : values->fresh + (j - values->n_past) * values->row;
         if (mha_visible(t->a->problem, t->a->b, w->head[x], w->i[x], t->key + j))
-            block += t->s[j * w->width + x] * value[c];
+            block += t->s[j * w->width + x] * (value[c] * shrink);
         if (t->key + j + 1 == fold_end(t->key + j) || j + 1 == t->n) {
             sum += block;
             block = 0;
@@ -140,7 +142,7 @@ static void context_of_panel(const struct tile_at *t, struct panel *w, const rea
 }
 
 static void context_tile(const struct tile_at *t, struct panel *w, const real *alpha) {
-    if (t->careful)
+    if (t->care != PLAIN)
         context_carefully(t, w, alpha);
     else if (is_alone(w))
         context_alone(t, w, alpha[0]);
@@ -252,10 +254,20 @@ static void write_contexts(const struct mha_attention *a, const struct panel *w)
     }
 }
 
-static __attribute__((noinline)) void note_contexts(const struct mha_attention *a, const struct panel *w) {
-    for (size_t x = 0; x < w->n_rows; x++)
-        for (size_t c = 0; c < a->problem->d_v; c++)
-            if (!__builtin_isfinite(w->o[c * w->width + x])) note(a, w, x, MHA_STAGE_HEADS, 4, c);
+/* After the SHRUNK pass: what the CAREFUL one wrote stays where it is finite, so that a number never depends on its neighbours. */
+static __attribute__((noinline)) void mend_contexts(const struct mha_attention *a, const struct panel *w) {
+    const struct mha_problem *p = a->problem;
+    for (size_t x = 0; x < w->n_rows; x++) {
+        real *to = context_row(a, w, x);
+        for (size_t c = 0; c < p->d_v; c++) {
+            if (__builtin_isfinite(to[c])) continue;
+            to[c] = w->o[c * w->width + x] / SHRINK;
+            if (!__builtin_isfinite(to[c])) note(a, w, x, MHA_STAGE_HEADS, 4, c);
+        }
+        if (a->result->heads == NULL) continue;
+        real *head = (real *)a->result->heads + ((a->b * p->h + w->head[x]) * p->n_q + w->i[x]) * p->d_v;
+        memcpy(head, to, p->d_v * sizeof(real));
+    }
 }
 
 #endif

@@ -52,13 +52,18 @@ struct tile_ref {
 enum { VALUE_GROUP = MHA_KEY_TILE * MR3 + LINE / (int)sizeof(real) };
 
 /* What the passes over one tile share. */
+/* How contexts are computed: PLAIN; where that was not finite, CAREFUL, hidden values left out one by one; where that was not
+ * either, SHRUNK, visible values times 2^-40, because their weighted mean may fit although their sum does not. */
+enum care { PLAIN, CAREFUL, SHRUNK };
+#define SHRINK ((real)0x1p-40)
+
 struct tile_at {
     const struct mha_attention *a;
     size_t key, n;   /* keys [key, key + n) of the softmax; key is a multiple of 4 */
     size_t tile_key; /* first key of the tile */
     real *s;         /* S^T of `key`, then P^T */
     const real *v;   /* the tile's V' in column groups (pack_values), or NULL: read where it is */
-    bool careful;
+    enum care care;
 };
 
 static size_t n_heads_of_group(const struct mha_problem *p) { return p->h / p->h_kv; }

@@ -163,6 +163,58 @@ static void a_row_that_sees_one_key_gets_its_value_to_the_bit(void **unused) {
     on_every_isa(check_only_key);
 }
 
+/* Two columns of values: one near the largest float64, whose sums overflow, and one beside it. With the first times 2^-600 no sum
+ * overflows: the mean must be the same but for that factor, and the second column the same to the bit. */
+static void check_huge_values(const char *isa) {
+    enum { most_q = 40, most_k = 600, d = 3 };
+    static const size_t n_q[] = {1, 3, most_q}, n_k[] = {2, 39, most_k};
+    static double q[most_q * d], k[most_k * d], huge[most_k * 2], tame[most_k * 2];
+    uint64_t state = 11;
+    for (size_t x = 0; x < most_q * d; x++) q[x] = 2 * random_unit(&state) - 1;
+    for (size_t x = 0; x < most_k * d; x++) k[x] = 2 * random_unit(&state) - 1;
+    for (size_t j = 0; j < most_k; j++) {
+        huge[2 * j] = 0x1.8p1023 + 0x0.7p1023 * random_unit(&state);
+        huge[2 * j + 1] = 0x1p-1060 * random_unit(&state); /* would lose bits if it were shrunk */
+        if (j % 3 == 2) huge[2 * j] = -huge[2 * j];
+        tame[2 * j] = huge[2 * j] * 0x1p-600;
+        tame[2 * j + 1] = huge[2 * j + 1];
+    }
+    for (size_t x = 0; x < 9; x++) {
+        struct mha_problem p = {.B = 1,
+                                .n_q = n_q[x / 3],
+                                .n_k = n_k[x % 3],
+                                .h = 1,
+                                .h_kv = 1,
+                                .d_k = d,
+                                .d_v = 2,
+                                .d_q = d,
+                                .d_kin = d,
+                                .d_vin = 2,
+                                .d_out = 2,
+                                .scale = 2,
+                                .softcap = 3,
+                                .Q = q,
+                                .K = k,
+                                .V = huge};
+        double output[most_q * 2], heads[most_q * 2], expected[most_q * 2];
+        struct mha_result r = {.output = output, .heads = heads}, tamed = {.output = expected};
+        if (evaluate(&p, &r, NULL) != MHA_OK) fail_msg("%s: problem %zu is refused at %s", isa, x, r.detail.field);
+        p.V = tame;
+        assert_int_equal(evaluate(&p, &tamed, NULL), MHA_OK);
+        for (size_t i = 0; i < p.n_q; i++) {
+            const double error = fabs(output[2 * i] * 0x1p-600 - expected[2 * i]), bound = 1e-13 * 0x1p423;
+            if (!(error <= bound)) fail_msg("%s: problem %zu, row %zu: %a", isa, x, i, output[2 * i]);
+            assert_true(output[2 * i + 1] == expected[2 * i + 1]);
+        }
+        assert_memory_equal(output, heads, p.n_q * 2 * sizeof *output);
+    }
+}
+
+static void values_whose_sum_overflows_have_a_mean(void **unused) {
+    (void)unused;
+    on_every_isa(check_huge_values);
+}
+
 /* ---- what is not finite ------------------------------------------------------------------------------------------ */
 
 static void overwrite(enum mha_dtype dtype, const void *tensor, size_t index, double value) {
@@ -247,6 +299,7 @@ int main(void) {
         cmocka_unit_test(several_blocks_of_a_product_agree_with_113_bits),
         cmocka_unit_test(one_row_with_many_keys_and_wide_inputs_agrees_with_113_bits),
         cmocka_unit_test(a_row_that_sees_one_key_gets_its_value_to_the_bit),
+        cmocka_unit_test(values_whose_sum_overflows_have_a_mean),
         cmocka_unit_test(what_is_not_finite_is_named_as_the_reference_names_it),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
