@@ -9,11 +9,11 @@
  */
 #include "checkpoint.h"
 
+#include "checkpoint_config.h"
 #include "json_tree.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,37 +174,6 @@ static const char *const harmless[] = {
     "linear2",
 };
 
-/* Models that are told by their config alone: their tensors have the names of BERT, GPT-2 or BART. */
-static const struct {
-    const char *type, *reason;
-} model_types[] = {
-    {"roformer", "it rotates Q and K by position (RoFormer: rope), which mhad does not do yet"},
-    {"nezha", "it adds relative position embeddings to keys and values (Nezha), which mhad does not do"},
-    {"bros", "it adds scores of box positions (BROS), which mhad does not do"},
-    {"speecht5", "it adds relative position embeddings to the scores (SpeechT5), which mhad does not do"},
-    {"canine", "some of its layers attend inside blocks only (CANINE), which mhad does not do"},
-    {"nystromformer", "it approximates the attention (Nystromformer), which mhad does not do"},
-    {"yoso", "it approximates the attention (YOSO), which mhad does not do"},
-    {"mra", "it approximates the attention (MRA), which mhad does not do"},
-    {"autoformer", "it computes autocorrelations and not attention (Autoformer)"},
-    {"gpt_bigcode", "its c_attn is not that of GPT-2: transposed, with Q, K and V of each head or K and V of one head"},
-};
-
-/* Members of the config that change the scores when they are there and neither false nor 0. */
-static const struct {
-    const char *key, *reason;
-} config_obstacles[] = {
-    {"scale_attn_by_inverse_layer_idx",
-     "its scale depends on the layer's number (scale_attn_by_inverse_layer_idx); load it with a scale of your own"},
-    {"alibi", "it adds a bias by distance to the scores (alibi), which mhad does not do"},
-    {"use_relative_position_bias", "it adds a bias by position (use_relative_position_bias), which mhad does not do"},
-    {"use_shared_relative_position_bias",
-     "it adds a bias by position (use_shared_relative_position_bias), which mhad does not do"},
-    {"has_relative_attention_bias", "it adds a bias by position (has_relative_attention_bias), which mhad does not do"},
-    {"attn_temperature_tuning", "it scales Q by position (attn_temperature_tuning), which mhad does not do"},
-    {"clip_qkv", "it cuts off large Q, K and V (clip_qkv), which mhad does not do"},
-};
-
 /* ---- small helpers ----------------------------------------------------------------------------------------------- */
 
 static bool refuse(struct checkpoint_layer *layer, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -245,26 +214,6 @@ static const struct st_tensor *sibling(const struct st_header *header, const cha
 
 static bool starts_with(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 
-/* Whether one of the words between the dots of the prefix is `word`. */
-static bool has_word(const char *prefix, const char *word) {
-    size_t m = strlen(word);
-    for (const char *p = prefix; (p = strstr(p, word)) != NULL; p++)
-        if ((p == prefix || p[-1] == '.') && (p[m] == '.' || p[m] == '\0')) return true;
-    return false;
-}
-
-/* The first number among the words: 3 of "model.layers.3.self_attn"; -1 if there is none. */
-static long first_index(const char *prefix) {
-    for (const char *p = prefix; *p; p++) {
-        if ((p != prefix && p[-1] != '.') || *p < '0' || *p > '9') continue;
-        long value = 0;
-        while (*p >= '0' && *p <= '9' && value < 100000) value = value * 10 + (*p++ - '0');
-        if (*p == '.' || *p == '\0') return value;
-        p--;
-    }
-    return -1;
-}
-
 /* The prefix as a layer's name: other characters become '_', too long a prefix loses its beginning. */
 static void make_name(char out[LAYER_NAME_MAX + 1], const char *prefix, size_t length) {
     if (length == 0) {
@@ -281,109 +230,6 @@ static void make_name(char out[LAYER_NAME_MAX + 1], const char *prefix, size_t l
         out[i] = plain || (i > 0 && (c == '.' || c == '-')) ? c : '_';
     }
     out[length] = '\0';
-}
-
-/* ---- config.json ------------------------------------------------------------------------------------------------- */
-
-/* An integer >= 1 under one of the keys, 0 if none has one. */
-static size_t config_count(const cJSON *config, const char *const *keys) {
-    for (; *keys; keys++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, *keys);
-        if (cJSON_IsNumber(item) && item->valuedouble >= 1 && item->valuedouble <= 1e6 &&
-            item->valuedouble == (double)(long)item->valuedouble)
-            return (size_t)item->valuedouble;
-    }
-    return 0;
-}
-
-static size_t config_heads(const cJSON *config, const char *prefix) {
-    static const char *const encoder[] = {"encoder_attention_heads", NULL};
-    static const char *const decoder[] = {"decoder_attention_heads", NULL};
-    static const char *const any[] = {"num_attention_heads", "n_head", "n_heads", "num_heads", "nhead", NULL};
-    size_t heads = has_word(prefix, "decoder")   ? config_count(config, decoder)
-                   : has_word(prefix, "encoder") ? config_count(config, encoder)
-                                                 : 0;
-    return heads ? heads : config_count(config, any);
-}
-
-/* The part of the config that speaks about this layer: models made of several have one for each. The first word of the prefix that
- * names a part decides; without one, a config that has no head count of its own is asked for its only part that has. */
-static const cJSON *config_for(const cJSON *config, const char *prefix) {
-    static const char *const parts[][2] = {
-        {"text_model", "text_config"},
-        {"language_model", "text_config"},
-        {"text_encoder", "text_config"},
-        {"text_decoder", "text_config"},
-        {"text_backbone", "text_config"},
-        {"vision_model", "vision_config"},
-        {"vision_tower", "vision_config"},
-        {"visual", "vision_config"},
-        {"audio_tower", "audio_config"},
-        {"audio_model", "audio_config"},
-        {"image_model", "image_config"},
-        {"multimodal_model", "multimodal_config"},
-        {"qformer", "qformer_config"},
-        {"text_encoder", "text_encoder"},
-        {"audio_encoder", "audio_encoder"},
-        {"encoder", "encoder"},
-        {"decoder", "decoder"},
-    };
-    for (const char *word = prefix; word; word = strchr(word, '.') ? strchr(word, '.') + 1 : NULL)
-        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-            const cJSON *part = cJSON_GetObjectItemCaseSensitive(config, parts[i][1]);
-            if (strcspn(word, ".") == strlen(parts[i][0]) && starts_with(word, parts[i][0]) && cJSON_IsObject(part))
-                return part;
-        }
-    const cJSON *only = NULL;
-    if (config_heads(config, prefix)) return config;
-    for (const cJSON *part = config->child; part; part = part->next) {
-        if (!cJSON_IsObject(part) || !config_heads(part, prefix)) continue;
-        if (only) return config;
-        only = part;
-    }
-    return only ? only : config;
-}
-
-static bool config_truth(const cJSON *config, const char *key, bool otherwise) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
-    return cJSON_IsBool(item) ? cJSON_IsTrue(item) : otherwise;
-}
-
-/* Whether it has this member, and neither null nor false nor 0. */
-static bool config_says(const cJSON *config, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
-    bool zero = cJSON_IsNumber(item) && item->valuedouble == 0;
-    return item && !cJSON_IsNull(item) && !cJSON_IsFalse(item) && !zero;
-}
-
-/* A finite number > 0, or 0. */
-static double config_positive(const cJSON *config, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
-    return cJSON_IsNumber(item) && item->valuedouble > 0 && isfinite(item->valuedouble) ? item->valuedouble : 0;
-}
-
-/* The text of a member, "" if it has none. */
-static const char *config_text(const cJSON *config, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
-
-enum rotary { ROTARY_UNKNOWN, ROTARY_YES, ROTARY_NO };
-
-static enum rotary config_rotary(const cJSON *config, long index) {
-    static const char *const signs[] = {
-        "rope_theta", "rope_scaling",          "rope_parameters",       "rotary_dim",           "rotary_emb_base",
-        "rotary_pct", "rotary_embedding_base", "partial_rotary_factor", "use_rotary_embedding", "use_rope"};
-    const char *kind = config_text(config, "position_embedding_type");
-    if (!strcmp(kind, "none") || !strcmp(kind, "nope")) return ROTARY_NO;
-    if (!strcmp(kind, "rotary") || !strcmp(kind, "rope")) return ROTARY_YES;
-    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(config, "no_rope_layers"); /* 1: rotated, 0: not */
-    const cJSON *layer = cJSON_IsArray(layers) && index >= 0 ? cJSON_GetArrayItem(layers, (int)index) : NULL;
-    if (cJSON_IsNumber(layer)) return layer->valuedouble == 0 ? ROTARY_NO : ROTARY_YES;
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-        if (config_says(config, signs[i])) return ROTARY_YES;
-    }
-    return ROTARY_UNKNOWN;
 }
 
 /* ---- one layer --------------------------------------------------------------------------------------------------- */
@@ -447,16 +293,16 @@ static void take_all(struct checkpoint_layer *layer, const struct family *family
 }
 
 /* num_heads from outside or the config; num_kv_heads from the widths. */
-static bool find_heads(struct checkpoint_layer *layer, const cJSON *config, const char *prefix, size_t num_heads) {
+static bool find_heads(struct checkpoint_layer *layer, const struct checkpoint_config *config, size_t num_heads) {
     struct layer_source *s = &layer->source;
     size_t axis = s->layout == MHA_IN_OUT ? 1 : 0, q_width = s->tensor[0].dim[axis], k_width = s->tensor[1].dim[axis];
-    s->num_heads = num_heads ? num_heads : config ? config_heads(config, prefix) : 0;
+    s->num_heads = num_heads ? num_heads : config->num_heads;
     if (s->num_heads == 0)
         return refuse(
             layer,
             "the number of heads is not known%s: put the model's config.json beside the file, or say --num-heads "
             "(with PUT: &num_heads=N, or num_heads in __metadata__.mha)",
-            config ? ", config.json names none for it" : "");
+            config->given ? ", config.json names none for it" : "");
     if (q_width == 0 || q_width % s->num_heads != 0)
         return refuse(layer, "%zu heads do not divide the width %zu of Q", s->num_heads, q_width);
     size_t d_k = q_width / s->num_heads;
@@ -464,13 +310,10 @@ static bool find_heads(struct checkpoint_layer *layer, const cJSON *config, cons
     if (k_width % d_k != 0 || s->num_kv_heads == 0 || s->num_heads % s->num_kv_heads != 0)
         return refuse(layer, "the width %zu of K is not that of heads %zu wide whose number divides %zu", k_width, d_k,
                       s->num_heads);
-    static const char *const width_keys[] = {"head_dim", "d_kv", NULL};
-    size_t width = num_heads ? 0 : config_count(config, width_keys);
+    size_t width = num_heads ? 0 : config->head_width, kv = num_heads ? 0 : config->num_kv_heads;
     if (width != 0 && width != d_k)
         return refuse(layer, "config.json says that heads are %zu wide, but %zu heads share the width %zu of Q", width,
                       s->num_heads, q_width);
-    static const char *const kv_keys[] = {"num_key_value_heads", NULL};
-    size_t kv = num_heads ? 0 : config_count(config, kv_keys);
     if (kv != 0 && kv != s->num_kv_heads)
         return refuse(layer, "config.json says %zu key/value heads, but the width of K makes it %zu", kv,
                       s->num_kv_heads);
@@ -503,45 +346,17 @@ static bool find_fit(struct checkpoint_layer *layer) {
                   s->tensor[3].dim[1 - out], s->num_heads, s->num_heads * d_v);
 }
 
-/* What the config says against the layer as mhad would compute it. */
-static bool find_config_obstacle(struct checkpoint_layer *layer, const cJSON *config) {
-    const char *kind = config_text(config, "position_embedding_type"),
-               *attention = config_text(config, "attention_type");
-    for (size_t i = 0; i < sizeof config_obstacles / sizeof *config_obstacles; i++)
-        if (config_says(config, config_obstacles[i].key)) return refuse(layer, "%s", config_obstacles[i].reason);
-    for (size_t i = 0; i < sizeof model_types / sizeof *model_types; i++)
-        if (!strcmp(config_text(config, "model_type"), model_types[i].type))
-            return refuse(layer, "%s", model_types[i].reason);
-    if (!strcmp(kind, "alibi") || starts_with(kind, "relative"))
-        return refuse(
-            layer, "it adds to the scores by position (\"position_embedding_type\": \"%.40s\"), which mhad does not do",
-            kind);
-    if (!strcmp(attention, "block_sparse") || !strcmp(attention, "prob"))
-        return refuse(layer, "not every query sees every key (\"attention_type\": \"%.40s\"), which mhad does not do",
-                      attention);
-    return true;
-}
-
-/* The scale that the config gives, 0 if it gives none. */
-static double config_scale(const struct family *family, const cJSON *config) {
-    double multiplier = config_positive(config, "attention_multiplier"),
-           width = config_positive(config, "query_pre_attn_scalar");
-    if (family->traits & UNSCALED || !config_truth(config, "scale_attn_weights", true)) return 1;
-    return multiplier > 0 ? multiplier : width > 0 ? 1 / sqrt(width) : 0;
-}
-
-static bool find_options(struct checkpoint_layer *layer, const struct family *family, const cJSON *config,
-                         const char *prefix) {
+static bool find_options(struct checkpoint_layer *layer, const struct family *family,
+                         const struct checkpoint_config *config) {
     struct layer_source *s = &layer->source;
-    enum rotary rotary = config_rotary(config, first_index(prefix));
-    if (rotary == ROTARY_YES || (rotary == ROTARY_UNKNOWN && family->traits & ROTARY))
+    if (config->rotary == ROTARY_YES || (config->rotary == ROTARY_UNKNOWN && family->traits & ROTARY))
         return refuse(layer,
                       "it rotates Q and K by position (rope), which mhad does not do yet; a model without positions "
                       "says \"position_embedding_type\": \"none\" in config.json");
-    if (!find_config_obstacle(layer, config)) return false;
-    s->softcap = config_positive(config, "attn_logit_softcapping");
+    if (config->obstacle[0]) return refuse(layer, "%s", config->obstacle);
+    s->softcap = config->softcap;
     s->has_softcap = s->softcap > 0;
-    s->scale = config_scale(family, config);
+    s->scale = family->traits & UNSCALED ? 1 : config->scale;
     s->has_scale = s->scale > 0;
     return true;
 }
@@ -619,7 +434,8 @@ static void read_layer(const struct search *search, const struct family *family,
                        struct checkpoint_layer *layer) {
     char prefix[1024];
     snprintf(prefix, sizeof prefix, "%.*s", (int)length, q_name);
-    const cJSON *config = search->config ? config_for(search->config, prefix) : NULL;
+    struct checkpoint_config config;
+    checkpoint_config_read(search->config, prefix, &config);
     memset(layer, 0, sizeof *layer);
     make_name(layer->name, q_name, length);
     layer->family = family->name;
@@ -627,8 +443,8 @@ static void read_layer(const struct search *search, const struct family *family,
     if (sibling(search->header, prefix, length, "relative_attention_bias.weight")) layer->note = T5_NOTE;
     find_obstacle(layer, search->header, prefix, length);
     take_all(layer, family, search->header, prefix, length);
-    if (!layer->refusal[0] && find_options(layer, family, config, prefix) &&
-        find_heads(layer, config, prefix, search->num_heads) && find_fit(layer))
+    if (!layer->refusal[0] && find_options(layer, family, &config) && find_heads(layer, &config, search->num_heads) &&
+        find_fit(layer))
         find_strangers(layer, family, search->header, prefix);
     for (size_t i = 0; search->data && i < LAYER_TENSORS; i++)
         if (layer->tensor[i]) layer->source.tensor[i].data = search->data + layer->tensor[i]->begin + layer->offset[i];
