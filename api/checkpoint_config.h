@@ -28,7 +28,7 @@ struct checkpoint_config {
     char obstacle[CHECKPOINT_OBSTACLE_MAX]; /* why mhad cannot compute the layer; "": nothing against it */
 };
 
-/* Of the layer whose tensors' names begin with `prefix`. config: an object, or NULL for none. */
-void checkpoint_config_read(const struct cJSON *config, const char *prefix, struct checkpoint_config *out);
+/* Of the layer whose tensors' names begin with `prefix`. whole: the config as an object, or NULL for none. */
+void checkpoint_config_read(const struct cJSON *whole, const char *prefix, struct checkpoint_config *out);
 
 #endif
