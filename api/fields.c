@@ -190,10 +190,56 @@ static size_t distance(const char *a, const char *b) {
     return last[m];
 }
 
+/* What others call a value of an option. NULL: not to be had, and what is spelled alike is not meant. */
+static const struct alias words_of_others[] = {
+    {"fp32", "float32"},
+    {"f32", "float32"},
+    {"float", "float32"},
+    {"single", "float32"},
+    {"fp64", "float64"},
+    {"f64", "float64"},
+    {"double", "float64"},
+    {"float16", NULL},
+    {"fp16", NULL},
+    {"f16", NULL},
+    {"half", NULL},
+    {"bfloat16", NULL},
+    {"bf16", NULL},
+    {"lowerright", "bottom_right"},
+    {"upperleft", "top_left"},
+    {"average", "mean"},
+    {"avg", "mean"},
+    {"boolean", "bool"},
+    {"float", "additive"},
+    {"number", "additive"},
+    {"weights", "attention"},
+    {"attnweights", "attention"},
+    {"probs", "attention"},
+    {"lse", "logsumexp"},
+    {"logits", "scores"},
+    {"context", "concat"},
+    {"cache", "present"},
+    {"all", "trace"},
+};
+
+/* Sets *name to what `plain` is called here, or NULL; false: nobody calls it so. */
+static bool word_of_others(const char *plain, const char *const *words, size_t count, const char **name) {
+    for (size_t a = 0; a < sizeof words_of_others / sizeof *words_of_others; a++) {
+        if (strcmp(words_of_others[a].plain, plain) != 0) continue;
+        *name = words_of_others[a].name;
+        if (!*name) return true;
+        for (size_t i = 0; i < count; i++)
+            if (words[i] && strcmp(words[i], *name) == 0) return true;
+    }
+    return false;
+}
+
 const char *word_suggest(const char *word, const char *const *words, size_t count) {
     char plain[WORD_MAX], other[WORD_MAX];
     if (!plain_form(word, plain)) return NULL;
     const char *best = NULL;
+    if (word_of_others(plain, words, count, &best)) return best;
+    best = NULL;
     size_t least = strlen(plain) / 3 < 3 ? strlen(plain) / 3 + 1 : 4; /* one more than allowed */
     for (size_t i = 0; i < count; i++) {
         if (!words[i] || !plain_form(words[i], other)) continue;

@@ -201,7 +201,6 @@ static bool unknown_return(struct request *request, const cJSON *name, size_t pl
     memcpy(words, output_names, sizeof output_names);
     words[OUT_COUNT] = "trace";
     const char *meant = word_suggest(name->valuestring, words, OUT_COUNT + 1);
-    if (strcmp(name->valuestring, "weights") == 0) meant = "attention";
     return problem_set(request->problem, PROBLEM_OUT_OF_RANGE, pointer,
                        "return cannot name \"%.60s\".%s%s%s It takes output, attention, heads, projections, scores, "
                        "logsumexp, concat, present, and trace for all but present.",

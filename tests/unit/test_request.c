@@ -115,7 +115,14 @@ static const struct mistake mistakes[] = {
     {"{\"causal\":1}", PROBLEM_WRONG_TYPE, "/causal", {"true or false"}},
     {"{\"causal_alignment\":\"bottomright\"}", PROBLEM_OUT_OF_RANGE, "/causal_alignment", {"bottom_right"}},
     {"{\"weight_layout\":\"out-in\"}", PROBLEM_OUT_OF_RANGE, "/weight_layout", {"Did you mean \"out_in\""}},
-    {"{\"dtype\":\"f64\"}", PROBLEM_OUT_OF_RANGE, "/dtype", {"float64"}},
+    {"{\"dtype\":\"double\"}", PROBLEM_OUT_OF_RANGE, "/dtype", {"Did you mean \"float64\""}},
+    {"{\"dtype\":\"fp32\"}", PROBLEM_OUT_OF_RANGE, "/dtype", {"Did you mean \"float32\""}},
+    {"{\"causal_alignment\":\"lower_right\"}",
+     PROBLEM_OUT_OF_RANGE,
+     "/causal_alignment",
+     {"Did you mean \"bottom_right\""}},
+    {"{\"return\":[\"weights\"]}", PROBLEM_OUT_OF_RANGE, "/return/0", {"Did you mean \"attention\""}},
+    {"{\"attn_mask_kind\":\"float\"}", PROBLEM_OUT_OF_RANGE, "/attn_mask_kind", {"Did you mean \"additive\""}},
     {"{\"window\":3}", PROBLEM_WRONG_TYPE, "/window", {"left"}},
     {"{\"window\":{\"left\":-1}}", PROBLEM_OUT_OF_RANGE, "/window/left", {"-1"}},
     {"{\"window\":{\"left\":0.5}}", PROBLEM_WRONG_TYPE, "/window/left", {"0.5"}},
@@ -410,6 +417,15 @@ static void no_code_lacks_an_input(void **state) {
     }
 }
 
+/* Half precision is not to be had, and whoever asks for it does not mean double. */
+static void float16_is_refused_without_a_guess(void **state) {
+    (void)state;
+    struct answer a = post(&env, "{\"dtype\":\"float16\"}");
+    assert_int_equal(a.code, PROBLEM_OUT_OF_RANGE);
+    assert_null(strstr(a.problem.detail, "Did you mean"));
+    free(a.text);
+}
+
 /* ---- limits ---- */
 
 static void a_number_of_more_than_a_thousand_characters_is_refused(void **state) {
@@ -681,6 +697,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_mistake_gets_its_code_pointer_and_words),
         cmocka_unit_test(no_code_lacks_an_input),
+        cmocka_unit_test(float16_is_refused_without_a_guess),
         cmocka_unit_test(a_number_of_more_than_a_thousand_characters_is_refused),
         cmocka_unit_test(a_body_past_the_limit_is_413_with_limit_and_size),
         cmocka_unit_test(maps_past_the_limit_are_413_before_anything_is_computed),
