@@ -51,12 +51,12 @@ struct tile_ref {
 /* Elements from one group of packed values to the next (context.h). */
 enum { VALUE_GROUP = MHA_KEY_TILE * MR3 + LINE / (int)sizeof(real) };
 
-/* What the passes over one tile share. */
 /* How contexts are computed: PLAIN; where that was not finite, CAREFUL, hidden values left out one by one; where that was not
  * either, SHRUNK, visible values times 2^-40, because their weighted mean may fit although their sum does not. */
 enum care { PLAIN, CAREFUL, SHRUNK };
 #define SHRINK ((real)0x1p-40)
 
+/* What the passes over one tile share. */
 struct tile_at {
     const struct mha_attention *a;
     size_t key, n;   /* keys [key, key + n) of the softmax; key is a multiple of 4 */
