@@ -32,11 +32,11 @@ static const char rich[] =
     "\"sinks\":[0,0],\"attention_heads\":[1,0],\"window\":{\"left\":5},\"return\":[\"trace\",\"present\"],"
     "\"tensor_format\":\"base64\",\"dtype\":\"float32\"}";
 
-/* A tensor of 8,000 numbers: mappings that grow. */
+/* A tensor of 16,000 numbers, so that mappings grow; two keys, so that little is computed. */
 static char *long_body(void) {
     char *body = malloc(100000);
-    size_t at =
-        (size_t)sprintf(body, "{\"num_heads\":1,\"W_q\":null,\"W_k\":null,\"W_v\":null,\"W_o\":null,\"Q\":[[1,2]");
+    size_t at = (size_t)sprintf(
+        body, "{\"num_heads\":1,\"W_q\":null,\"W_k\":null,\"W_v\":null,\"W_o\":null,\"K\":[[1,2],[3,4]],\"Q\":[[1,2]");
     for (int i = 1; i < 8000; i++) at += (size_t)sprintf(body + at, ",[%d,2]", i % 10);
     strcpy(body + at, "],\"return\":[\"output\"]}");
     return body;
