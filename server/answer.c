@@ -12,8 +12,9 @@
 #include "service.h"
 #include "text.h"
 
-#define CHUNK_BYTES      32768 /* asked for at once while an answer of unknown length is sent */
-#define EARNING_BYTES    32768 /* what gives a client another second */
+#define BLOCK_BYTES      ((size_t)256 << 10) /* sent at once of an answer of known length */
+#define CHUNK_BYTES      32768               /* asked for at once while an answer of unknown length is sent */
+#define EARNING_BYTES    32768               /* what gives a client another second */
 #define TEXT_OF(number)  TEXT_OF_(number)
 #define TEXT_OF_(digits) #digits
 
@@ -200,15 +201,15 @@ static ssize_t next_block(void *context, uint64_t position, char *out, size_t ma
 }
 
 /* The block or the stash of a streamed answer; given back by handler_completed. */
-static bool charge_block(struct request *request) {
-    if (!mem_charge(&request->conn->service->budget, SCRATCH_BYTES)) return false;
-    request->block_charged = SCRATCH_BYTES;
+static bool charge_block(struct request *request, size_t bytes) {
+    if (!mem_charge(&request->conn->service->budget, bytes)) return false;
+    request->block_charged = bytes;
     return true;
 }
 
 /* The first `first` bytes are in scratch. Its length is known only at the end. */
 static struct MHD_Response *chunked_response(struct request *request, size_t first) {
-    request->stash = charge_block(request) ? malloc(SCRATCH_BYTES) : NULL;
+    request->stash = charge_block(request, SCRATCH_BYTES) ? malloc(SCRATCH_BYTES) : NULL;
     if (!request->stash) return NULL;
     memcpy(request->stash, request->conn->service->scratch, first);
     request->stash_size = first;
@@ -216,8 +217,9 @@ static struct MHD_Response *chunked_response(struct request *request, size_t fir
 }
 
 static struct MHD_Response *sized_response(struct request *request, size_t length) {
-    if (!charge_block(request)) return NULL;
-    return MHD_create_response_from_callback(length, SCRATCH_BYTES, next_block, request, NULL);
+    size_t block = length < BLOCK_BYTES ? length : BLOCK_BYTES;
+    if (!charge_block(request, block)) return NULL;
+    return MHD_create_response_from_callback(length, block, next_block, request, NULL);
 }
 
 /* What is small is copied whole; *later says what the rest of a larger one waits for. */

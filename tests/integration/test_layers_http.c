@@ -404,10 +404,10 @@ static void safetensors_and_json_give_the_same_numbers_however_they_are_cut(void
     free(q);
 }
 
-/* Maps of 120 queries: an answer of several blocks, sent while it is copied. */
+/* Maps of 250 queries: an answer of several blocks, sent while it is copied. */
 static void a_large_safetensors_answer_says_its_length_and_holds_the_numbers_of_the_json_one(void **state) {
     (void)state;
-    enum { QUERIES = 120 };
+    enum { QUERIES = 250 };
     put_layer("one", 1, WIDTH, 200);
     char *text = matrix_json(78, QUERIES, WIDTH), *json_body = NULL, *json_text;
     const char *more = ",\"return\":[\"attention\",\"logsumexp\",\"output\"]";
@@ -419,7 +419,7 @@ static void a_large_safetensors_answer_says_its_length_and_holds_the_numbers_of_
     char length[32], coding[32];
     assert_true(reply_header(&reply, "Content-Length", length, sizeof length));
     assert_false(reply_header(&reply, "Transfer-Encoding", coding, sizeof coding));
-    assert_true(reply.size > 3 * 65536);
+    assert_true(reply.size > 3 * 262144);
     assert_int_equal(strtoul(length, NULL, 10), reply.size);
     static const char *const names[] = {"attention", "logsumexp", "output"};
     for (size_t i = 0; i < 3; i++) {
