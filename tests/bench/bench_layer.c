@@ -489,8 +489,8 @@ static void measure_decode(struct bench *bench, enum mha_dtype dtype, size_t n_q
         }
     }
     double of_read = middle(&share, NULL);
-    const char *name =
-        say("n_q %zu,%s 4096 cached keys, d 1024, %s", n_q, h_kv < c.h ? " h_kv 4 of 16," : "", dtype_names[dtype]);
+    const char *name = say("n_q %zu,%s %zu cached keys, d 1024, %s", n_q, h_kv < c.h ? " h_kv 4 of 16," : "", n_past,
+                           dtype_names[dtype]);
     if (!bench->only_peers)
         row("decode", name, say("%.3g ms", middle(&ours, NULL) * 1e3),
             say("plain read %.3g ms", middle(&read, NULL) * 1e3), say("%.1f %%", of_read * 100),
