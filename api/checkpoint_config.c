@@ -169,15 +169,20 @@ static enum checkpoint_rotary config_rotary(const cJSON *config, long index) {
 
 /* ---- the whole ------------------------------------------------------------------------------------------------------ */
 
+/* What speaks against every model of this type, or with this member; "" for nothing. */
+static const char *known_reason(const cJSON *config) {
+    const char *type = config_text(config, "model_type");
+    for (size_t i = 0; i < sizeof obstacles / sizeof *obstacles; i++)
+        if (config_says(config, obstacles[i].key)) return obstacles[i].reason;
+    for (size_t i = 0; i < sizeof model_types / sizeof *model_types; i++)
+        if (!strcmp(type, model_types[i].type)) return model_types[i].reason;
+    return "";
+}
+
 /* What it says against the layer as mhad would compute it, into out; "" for nothing. */
 static void find_obstacle(const cJSON *config, char out[CHECKPOINT_OBSTACLE_MAX]) {
     const char *kind = config_text(config, "position_embedding_type"),
-               *attention = config_text(config, "attention_type"), *type = config_text(config, "model_type"),
-               *reason = "";
-    for (size_t i = sizeof model_types / sizeof *model_types; i-- > 0;)
-        if (!strcmp(type, model_types[i].type)) reason = model_types[i].reason;
-    for (size_t i = sizeof obstacles / sizeof *obstacles; i-- > 0;)
-        if (config_says(config, obstacles[i].key)) reason = obstacles[i].reason;
+               *attention = config_text(config, "attention_type"), *reason = known_reason(config);
     if (reason[0])
         snprintf(out, CHECKPOINT_OBSTACLE_MAX, "%s", reason);
     else if (!strcmp(kind, "alibi") || starts_with(kind, "relative"))

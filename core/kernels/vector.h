@@ -136,10 +136,18 @@ KERNEL_INLINE struct ahead ahead_of(const real *from, size_t n, size_t calls) {
     return (struct ahead){(uintptr_t)from, lines, lines / calls + 1};
 }
 
-KERNEL_INLINE void look_ahead(struct ahead *ahead) {
-    size_t n = ahead->per_call < ahead->lines ? ahead->per_call : ahead->lines;
+/* Takes the lines of one call: how many, and where they begin. */
+KERNEL_INLINE size_t take_lines(struct ahead *ahead, uintptr_t *at) {
+    const size_t n = ahead->per_call < ahead->lines ? ahead->per_call : ahead->lines;
+    *at = ahead->at;
     ahead->lines -= n;
-    for (; n > 0; n--, ahead->at += LINE) __builtin_prefetch((const void *)ahead->at, 0, 3);
+    ahead->at += n * LINE;
+    return n;
+}
+
+KERNEL_INLINE void look_ahead(struct ahead *ahead) {
+    uintptr_t at;
+    for (size_t n = take_lines(ahead, &at); n > 0; n--, at += LINE) __builtin_prefetch((const void *)at, 0, 3);
 }
 
 /* The lines of one call of look_ahead, asked for step by step of a loop: `last` again when all have been. */
@@ -148,11 +156,9 @@ struct ahead_steps {
 };
 
 KERNEL_INLINE struct ahead_steps ahead_steps_of(struct ahead *ahead) {
-    const size_t n = ahead->per_call < ahead->lines ? ahead->per_call : ahead->lines;
-    const struct ahead_steps steps = {ahead->at, ahead->at + (n > 0 ? n - 1 : 0) * LINE};
-    ahead->lines -= n;
-    ahead->at += n * LINE;
-    return steps;
+    uintptr_t at;
+    const size_t n = take_lines(ahead, &at);
+    return (struct ahead_steps){at, at + (n > 0 ? n - 1 : 0) * LINE};
 }
 
 KERNEL_INLINE void step_ahead(const int lines, struct ahead_steps *steps) {

@@ -452,17 +452,22 @@ static size_t write_wide_file(const char *path) {
     return head + 4 * sizeof numbers;
 }
 
+/* Its four weights lie one after the other at `data`. */
+static void take_wide_weights(struct layer_source *source, const unsigned char *data) {
+    for (size_t i = 0; i < 4; i++)
+        source->tensor[i] = (struct layer_tensor){.given = true,
+                                                  .type = TENSOR_F64,
+                                                  .rank = 2,
+                                                  .dim = {WIDE, WIDE},
+                                                  .stride = WIDE,
+                                                  .data = data + i * WIDE * WIDE * sizeof(double)};
+}
+
 /* A layer whose weights are in that file; takes it over. */
 static struct layer *layer_in(const struct st_file *file) {
     struct layer_source source = {.num_heads = 1, .num_kv_heads = 1, .file = layer_file_new(file)};
     assert_non_null(source.file);
-    for (size_t i = 0; i < 4; i++)
-        source.tensor[i] = (struct layer_tensor){.given = true,
-                                                 .type = TENSOR_F64,
-                                                 .rank = 2,
-                                                 .dim = {WIDE, WIDE},
-                                                 .stride = WIDE,
-                                                 .data = file->data + i * WIDE * WIDE * sizeof(double)};
+    take_wide_weights(&source, file->data);
     struct layer *layer = layer_new(&budget, &source, "a file", &problem);
     if (!layer) fail_msg("%s", problem.detail);
     return layer;
@@ -513,13 +518,7 @@ static void a_layer_that_can_never_be_held_is_told_from_one_that_must_wait(void 
     unsigned char *numbers = mem_alloc(source.arena, bytes, &why);
     assert_non_null(numbers);
     memset(numbers, 0, bytes);
-    for (size_t i = 0; i < 4; i++)
-        source.tensor[i] = (struct layer_tensor){.given = true,
-                                                 .type = TENSOR_F64,
-                                                 .rank = 2,
-                                                 .dim = {WIDE, WIDE},
-                                                 .stride = WIDE,
-                                                 .data = numbers + i * bytes / 4};
+    take_wide_weights(&source, numbers);
     struct layer *layer = layer_new(&budget, &source, "PUT", &problem);
     assert_non_null(layer);
     budget.limit = atomic_load(&budget.used) + bytes / 2;
