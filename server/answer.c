@@ -142,12 +142,14 @@ enum MHD_Result answer_options(struct request *request) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
+#define FORMAT_LEAST 4096 /* room that api_call_read wants */
+
 /* Formats into out[size] until it is full or the answer ends. */
 static size_t format(struct request *request, char *out, size_t size, bool *last) {
     uint64_t begun = clock_now();
     size_t filled = 0;
     *last = false;
-    while (size - filled >= 4096) {
+    while (size - filled >= FORMAT_LEAST) {
         size_t got = api_call_read(request->call, out + filled, size - filled);
         filled += got;
         if (got == 0) {
@@ -228,7 +230,7 @@ static struct MHD_Response *call_response(struct request *request, const char *c
     struct MHD_Response *response;
     size_t length = api_call_length(request->call);
     bool last;
-    if (length != SIZE_MAX && length > SCRATCH_BYTES) {
+    if (length != SIZE_MAX && length > SCRATCH_BYTES - FORMAT_LEAST) {
         *later = "it is written while it is sent";
         response = sized_response(request, length);
     } else {

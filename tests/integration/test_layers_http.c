@@ -438,6 +438,27 @@ static void a_large_safetensors_answer_says_its_length_and_holds_the_numbers_of_
     free(text);
 }
 
+/* Around the largest answer that is copied whole, 64 KiB. */
+static void safetensors_answers_of_every_size_say_their_length(void **state) {
+    (void)state;
+    put_layer("one", 1, WIDTH, 200);
+    for (size_t queries = 58; queries <= 66; queries++) { /* maps of 2 * queries^2 numbers: 53,824 to 69,696 bytes */
+        char *q = matrix_json(78, queries, WIDTH), *body = NULL, length[32];
+        if (asprintf(&body, "{\"layer\":\"one\",\"Q\":%s,\"return\":[\"attention\"]}", q) < 0) abort();
+        struct reply reply = send_to(client, "POST", "/v1/mha", body, strlen(body), json_in_binary_out, 0);
+        assert_int_equal(reply.status, 200);
+        assert_true(reply_header(&reply, "Content-Length", length, sizeof length));
+        assert_int_equal(strtoul(length, NULL, 10), reply.size);
+        struct st_header *header;
+        const unsigned char *data;
+        assert_int_equal(find_in(&reply, &header, "attention", &data)->count, 2 * queries * queries);
+        st_header_free(header);
+        reply_free(&reply);
+        free(body);
+        free(q);
+    }
+}
+
 /* Numbers are looked at as they arrive; what is wrong is found wherever it lies and however the body is cut. */
 static void a_number_that_is_not_finite_is_named_wherever_it_lies_in_a_binary_body(void **state) {
     (void)state;
@@ -1410,6 +1431,7 @@ int main(void) {
         cmocka_unit_test(a_put_that_fails_leaves_the_old_layer),
         cmocka_unit_test(safetensors_and_json_give_the_same_numbers_however_they_are_cut),
         cmocka_unit_test(a_large_safetensors_answer_says_its_length_and_holds_the_numbers_of_the_json_one),
+        cmocka_unit_test(safetensors_answers_of_every_size_say_their_length),
         cmocka_unit_test(a_number_that_is_not_finite_is_named_wherever_it_lies_in_a_binary_body),
         cmocka_unit_test(a_layer_put_as_safetensors_is_the_layer_put_as_json),
         cmocka_unit_test(masks_and_lengths_come_as_booleans_and_integers),
