@@ -527,9 +527,9 @@ size_t st_header_marks(const char *json, size_t length) {
     return marks;
 }
 
-size_t st_header_need(const char *json, size_t length) {
+size_t st_header_need(size_t length, size_t marks) {
     /* a cJSON node with malloc's overhead and its key, and our share of a tensor; strings twice */
-    return 4096 + 2 * length + 224 * st_header_marks(json, length);
+    return 4096 + 2 * length + 224 * marks;
 }
 
 enum st_rule st_header_length(const unsigned char prefix[8], size_t *length, struct st_error *error) {
@@ -582,15 +582,6 @@ enum st_rule st_header_fits(const struct st_header *header, size_t bytes, struct
     return error->rule;
 }
 
-const struct st_tensor *st_find(const struct st_header *header, const char *name) {
-    const struct document *doc = header->doc;
-    struct st_tensor key = {.name = name}, *at = &key;
-    struct st_tensor **found = header->n_tensors == 0
-                                   ? NULL
-                                   : bsearch(&at, doc->by_name, header->n_tensors, sizeof *doc->by_name, compare_name);
-    return found ? *found : NULL;
-}
-
 size_t st_lower_bound(const struct st_header *header, const char *name) {
     size_t low = 0, high = header->n_tensors;
     while (low < high) {
@@ -601,6 +592,11 @@ size_t st_lower_bound(const struct st_header *header, const char *name) {
             high = middle;
     }
     return low;
+}
+
+const struct st_tensor *st_find(const struct st_header *header, const char *name) {
+    size_t i = st_lower_bound(header, name);
+    return i < header->n_tensors && strcmp(header->by_name[i]->name, name) == 0 ? header->by_name[i] : NULL;
 }
 
 const char *st_metadata_get(const struct st_header *header, const char *key) {

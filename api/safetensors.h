@@ -124,8 +124,8 @@ struct st_header {
 enum st_rule st_header_length(const unsigned char prefix[8], size_t *length, struct st_error *error);
 /* How many names and values the header has, roughly, and never more: what the time to parse it depends on. */
 size_t st_header_marks(const char *json, size_t length);
-/* Bytes of memory that parsing this header takes at most; charge a budget for it beforehand. */
-size_t st_header_need(const char *json, size_t length);
+/* Bytes of memory that parsing a header of this length and so many marks takes at most; charge a budget for it beforehand. */
+size_t st_header_need(size_t length, size_t marks);
 /* Parses the N bytes (borrowed only for the call). NULL and *error if a rule is broken. Free with st_header_free. */
 struct st_header *st_header_parse(const char *json, size_t length, struct st_error *error);
 void st_header_free(struct st_header *header); /* NULL is fine */

@@ -305,12 +305,13 @@ void safetensors_body_checkpoint(struct safetensors_body *body, struct request *
 static bool parse_header(struct safetensors_body *body) {
     struct request *request = body->request;
     struct st_error error;
-    if (st_header_marks(body->text.data, body->header_length) > MARKS_MAX)
+    size_t marks = st_header_marks(body->text.data, body->header_length);
+    if (marks > MARKS_MAX)
         return problem_set(
             request->problem, PROBLEM_OUT_OF_RANGE, "",
             "The header of a safetensors body may have some 20000 tensors, and this one has more. A larger "
             "model is loaded from its file, with --checkpoint.");
-    size_t need = st_header_need(body->text.data, body->header_length);
+    size_t need = st_header_need(body->header_length, marks);
     enum mem_status why = mem_would(request->arena, need);
     if (why == MEM_OK && !mem_charge(request->budget, need)) why = MEM_BUSY;
     if (why != MEM_OK) return problem_memory(request->problem, why, request->budget, "", need, "The header");
