@@ -137,22 +137,25 @@ static void syntax_text(char text[600], const struct document *d, const struct p
                  expect == TENSOR_TEXT_EXPECT_VALUE ? "another element after the comma" : "an element or ']'", found);
 }
 
-/* Says what the tensor reader found. Statuses of the text itself carry a place, the others a pointer. */
-static void numbers_problem(struct document *d, const struct piece *piece, enum tensor_text_status status) {
-    bool in_shape = d->member == MEMBER_SHAPE;
-    const struct tensor_text *t = in_shape ? &d->shape : &d->text;
-    const char *name = d->field->name, *tail = d->member >= 0 ? member_names[d->member] : "";
-    uint64_t offset = d->tensor_start + t->offset;
-    char place[PROBLEM_POINTER_MAX], text[600], token[DOCUMENT_TOKEN_MAX];
-    problem_pointer_index(place, name, t->index, 0);
+/* "/W_q/data/0/1", where the tensor reader stopped. */
+static void place_of(char place[PROBLEM_POINTER_MAX], const struct document *d, const struct tensor_text *t,
+                     const char *tail) {
+    problem_pointer_index(place, d->field->name, t->index, 0);
     size_t at = strlen(place);
-    if (tail[0]) at = problem_pointer_append(place, sizeof place, at, tail);
+    if (tail[0]) at = problem_pointer_append(place, PROBLEM_POINTER_MAX, at, tail);
     for (size_t i = 0; i < t->index_length; i++) {
         char number[24];
         snprintf(number, sizeof number, "%zu", t->index[i]);
-        at = problem_pointer_append(place, sizeof place, at, number);
+        at = problem_pointer_append(place, PROBLEM_POINTER_MAX, at, number);
     }
-    const char *elements = in_shape ? "integers from 0 to 2^53" : elements_text(d->field->accept);
+}
+
+/* What is wrong with the text itself: that has a position in the body. */
+static void text_problem(struct document *d, const struct piece *piece, enum tensor_text_status status,
+                         const struct tensor_text *t, const char *place) {
+    const char *name = d->field->name;
+    uint64_t offset = d->tensor_start + t->offset;
+    char text[600], pointer[PROBLEM_POINTER_MAX];
     switch (status) {
     case TENSOR_TEXT_SYNTAX:
         syntax_text(text, d, piece, offset, place, t->expect);
@@ -172,31 +175,44 @@ static void numbers_problem(struct document *d, const struct piece *piece, enum 
         document_bad_json_at(d, piece, offset, PROBLEM_NUMBER_TOO_LONG, text);
         document_point_to(d, place);
         break;
-    case TENSOR_TEXT_TOO_DEEP:
+    default: /* TENSOR_TEXT_TOO_DEEP */
         snprintf(text, sizeof text, "%s is nested more than %d deep; no tensor has so many dimensions", name,
                  TENSOR_TEXT_RANK_MAX);
         document_bad_json_at(d, piece, offset, PROBLEM_JSON_TOO_DEEP, text);
-        problem_pointer_index(place, name, NULL, 0);
-        document_point_to(d, place);
+        document_point_to(d, problem_pointer_index(pointer, name, NULL, 0));
         break;
+    }
+}
+
+static void ragged_problem(struct document *d, const struct tensor_text *t, const char *place, const char *tail) {
+    const char *name = d->field->name;
+    char text[600];
+    if (t->expected == t->actual)
+        snprintf(text, sizeof text, "%s mixes numbers and arrays at %s; all elements must be nested equally deep.",
+                 name, place);
+    else
+        snprintf(text, sizeof text,
+                 "%s is ragged: %s has %zu elements, the rows before it %zu; all must have the same length.", name,
+                 place, t->actual, t->expected);
+    bad_tensor(d, PROBLEM_RAGGED, tail, t->index, t->index_length, text);
+    if (t->expected != t->actual) {
+        problem_expected(d->request->problem, "%zu", t->expected);
+        problem_actual(d->request->problem, "%zu", t->actual);
+    }
+}
+
+/* What is wrong with an element, or with how elements lie. */
+static void element_problem(struct document *d, const struct piece *piece, enum tensor_text_status status,
+                            const struct tensor_text *t, const char *place, const char *tail) {
+    bool in_shape = d->member == MEMBER_SHAPE;
+    const char *name = d->field->name;
+    uint64_t offset = d->tensor_start + t->offset;
+    char text[600], token[DOCUMENT_TOKEN_MAX];
+    switch (status) {
     case TENSOR_TEXT_OUT_OF_RANGE:
         snprintf(text, sizeof text, "%s is too large for float32. Use \"dtype\": \"float64\", or %s.", place,
                  d->field->id == T_attn_mask ? "write null, which hides the key" : "scale the numbers");
         bad_tensor(d, PROBLEM_NON_FINITE_INPUT, tail, t->index, t->index_length, text);
-        break;
-    case TENSOR_TEXT_RAGGED:
-        if (t->expected == t->actual)
-            snprintf(text, sizeof text, "%s mixes numbers and arrays at %s; all elements must be nested equally deep.",
-                     name, place);
-        else
-            snprintf(text, sizeof text,
-                     "%s is ragged: %s has %zu elements, the rows before it %zu; all must have the same length.", name,
-                     place, t->actual, t->expected);
-        bad_tensor(d, PROBLEM_RAGGED, tail, t->index, t->index_length, text);
-        if (t->expected != t->actual) {
-            problem_expected(d->request->problem, "%zu", t->expected);
-            problem_actual(d->request->problem, "%zu", t->actual);
-        }
         break;
     case TENSOR_TEXT_MIXED:
         snprintf(text, sizeof text, "%s mixes booleans with numbers or null (at %s); use one kind.", name, place);
@@ -207,16 +223,40 @@ static void numbers_problem(struct document *d, const struct piece *piece, enum 
         snprintf(text, sizeof text, "%s holds true/false or 0/1, but %s is %s.", name, place, token);
         bad_tensor(d, PROBLEM_OUT_OF_RANGE, tail, t->index, t->index_length, text);
         break;
-    case TENSOR_TEXT_MEMORY:
-        document_no_memory(d, t->memory, (in_shape ? &d->shape_data : &d->tensor->grow)->size, name);
-        break;
     default: /* TENSOR_TEXT_WRONG_TYPE */
         snprintf(text, sizeof text, "%s%s must hold %s, but %s is %s.%s", in_shape ? "The shape of " : "", name,
-                 elements, place, element_found(d, piece, offset),
+                 in_shape ? "integers from 0 to 2^53" : elements_text(d->field->accept), place,
+                 element_found(d, piece, offset),
                  d->field->id == T_key_padding_mask
                      ? " true = ignore this key; a mask in which 1 means that the key exists is key_mask."
                      : "");
         bad_tensor(d, PROBLEM_WRONG_TYPE, tail, t->index, t->index_length, text);
+        break;
+    }
+}
+
+/* Says what the tensor reader found. */
+static void numbers_problem(struct document *d, const struct piece *piece, enum tensor_text_status status) {
+    bool in_shape = d->member == MEMBER_SHAPE;
+    const struct tensor_text *t = in_shape ? &d->shape : &d->text;
+    const char *tail = d->member >= 0 ? member_names[d->member] : "";
+    char place[PROBLEM_POINTER_MAX];
+    place_of(place, d, t, tail);
+    switch (status) {
+    case TENSOR_TEXT_SYNTAX:
+    case TENSOR_TEXT_NON_FINITE:
+    case TENSOR_TEXT_NUMBER_TOO_LONG:
+    case TENSOR_TEXT_TOO_DEEP:
+        text_problem(d, piece, status, t, place);
+        break;
+    case TENSOR_TEXT_RAGGED:
+        ragged_problem(d, t, place, tail);
+        break;
+    case TENSOR_TEXT_MEMORY:
+        document_no_memory(d, t->memory, (in_shape ? &d->shape_data : &d->tensor->grow)->size, d->field->name);
+        break;
+    default:
+        element_problem(d, piece, status, t, place, tail);
         break;
     }
 }
